@@ -20,7 +20,7 @@ namespace {
 
 // How often the writing thread looks whether the queue ends while its reader stalls.
 constexpr int kLookMs = 50;
-// For how long a process that crashes lets the writing thread go on.
+// How long a crashing process lets the writing thread continue.
 constexpr int kCrashLooks = 50;
 constexpr timespec kCrashLook = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
@@ -37,7 +37,7 @@ void WriteDirectly(int fd, const std::string& line) {
   [[maybe_unused]] const ssize_t written = ::write(fd, line.data(), line.size());
 }
 
-// The thread that writes goes on while this one, which is about to die, waits.
+// The writing thread continues while this one, which is about to end, waits.
 void OnCrash(int signal_number) {
   const LogQueue* const queue = process_queue.load(std::memory_order_acquire);
   for (int i = 0; i < kCrashLooks && queue != nullptr && queue->pending_bytes() > 0; ++i) {

@@ -59,10 +59,10 @@ class LogQueue {
   const pid_t process_;
   absl::Mutex mutex_;
   std::deque<std::string> lines_ ABSL_GUARDED_BY(mutex_);
-  uint64_t untold_ ABSL_GUARDED_BY(mutex_) = 0;  // Dropped since the last line that told of them.
+  uint64_t untold_ ABSL_GUARDED_BY(mutex_) = 0;  // Dropped since the last line that reported them.
   std::atomic<size_t> pending_bytes_{0};
   std::atomic<uint64_t> dropped_{0};
-  std::atomic<int64_t> stop_at_ns_{0};  // On the steady clock; 0 while the queue goes on.
+  std::atomic<int64_t> stop_at_ns_{0};  // On the steady clock; 0 while the queue runs.
   std::thread thread_;
 };
 

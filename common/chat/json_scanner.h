@@ -6,17 +6,17 @@
 
 namespace tandem {
 
-// Follows a JSON object, byte by byte, as it comes: where it ends, and where its members' names and values
-// stand. Knows RFC 8259, but for control characters, which targets write into strings. Takes constant time a
-// byte, and memory for the nesting alone.
+// Scans a JSON object byte by byte as it arrives: finds its end, and the places of its members' names and
+// values. Follows RFC 8259, except that it allows control characters in strings, because targets write them.
+// Takes constant time per byte, and memory only for the nesting.
 class JsonScanner {
  public:
   enum class Step {
-    kMore,     // The object goes on.
+    kMore,     // The object continues.
     kEnd,      // The byte ends it.
     kInvalid,  // No object has the byte there; nothing may follow.
   };
-  // What the byte taken last is to the object.
+  // The role of the last byte in the object.
   enum class Place {
     kFrame,  // A bracket of its own, or between its names and values.
     kName,   // Of a member's name, its quotes included.
@@ -24,7 +24,7 @@ class JsonScanner {
   };
   static constexpr size_t kMaxDepth = 64;
 
-  // The first byte has to be '{'.
+  // Takes the next byte. The first one must be '{'.
   Step Push(char byte);
   Place place() const { return place_; }
 
@@ -44,7 +44,7 @@ class JsonScanner {
     kWord,  // true, false or null.
     kEnded,
   };
-  // What a number is made of so far.
+  // The parts of a number so far.
   enum class Number : uint8_t { kMinus, kZero, kInteger, kPoint, kFraction, kExponent, kSign, kPower };
 
   Step Take(char byte);

@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-// How a model's output tells calls of functions from what it says.
+// How a model's output marks calls of functions.
 enum class CallSyntax {
   kNone,      // Not at all.
   kHermes,    // <tool_call>{"name": "f", "arguments": {}}</tool_call>, as Hermes and Qwen.
@@ -23,17 +23,17 @@ enum class CallSyntax {
 
 struct OutputFormat {
   CallSyntax calls = CallSyntax::kJson;
-  // Of kDeepSeek: the arguments stand in a fence, as with V3 and R1, and unlike V3.1.
+  // For kDeepSeek: the arguments are in a fence, as in V3 and R1, but not V3.1.
   bool fenced = false;
-  // Of kMistral: made to call, it does so in the second way, as its templates do that know [ARGS].
+  // For kMistral: forced calls use the second form, as in templates that know [ARGS].
   bool marks_arguments = false;
-  // What the model thinks before it answers stands between <think> and </think>.
+  // Whether the model's reasoning is between <think> and </think>.
   bool reasons = false;
 
   bool operator==(const OutputFormat&) const = default;
 };
 
-// The format that a chat template lays messages out in, by the marks that its text has:
+// The output format of a chat template, by the marks in its text:
 //
 //   tool▁call▁begin             DeepSeek, with fences where it has "```json"
 //   [TOOL_CALLS]                Mistral, with marked arguments where it has [ARGS]
@@ -43,21 +43,21 @@ struct OutputFormat {
 //   </think>                    reasoning
 OutputFormat FindOutputFormat(absl::string_view chat_template);
 
-// "hermes", "llama", "mistral", "mistral-args", "deepseek", "deepseek-fenced", "json" or "none", each with
-// "+think" behind it where the model reasons. InvalidArgument for other names, with these.
+// "hermes", "llama", "mistral", "mistral-args", "deepseek", "deepseek-fenced", "json" or "none", each
+// followed by "+think" if the model reasons. InvalidArgument for other names, with these.
 absl::StatusOr<OutputFormat> OutputFormatOf(absl::string_view name);
 std::string NameOf(const OutputFormat& format);
 
-// What stands around the arguments of a call, when the target is made to call.
+// The text around the arguments of a forced call.
 struct CallFrame {
   std::string trigger;  // The beginning of `begin` that no free text has.
   std::string begin;    // Up to the arguments.
   std::string end;      // Behind them; may be empty.
 };
-// `format.calls` is not kNone. The name has nothing that JSON would escape.
+// `format.calls` must not be kNone. The name must not contain characters that JSON escapes.
 CallFrame FrameOfCall(const OutputFormat& format, absl::string_view name);
 
-// The texts that begin calls, for which an output is looked through.
+// The texts that begin calls, for which an output is searched.
 absl::Span<const absl::string_view> CallMarks(CallSyntax syntax);
 
 inline constexpr absl::string_view kReasoningBegin = "<think>";

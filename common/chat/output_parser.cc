@@ -421,7 +421,7 @@ void OutputParser::TakeMistralName(char byte) {
       break;
   }
   held_ += std::exchange(mark_, {});
-  // What follows is the call's id, which nobody asks for: not a part of its name.
+  // The call's id follows, which is not used and is not a part of its name.
   listed_ = true;
   if (which == kMistralArguments) state_ = State::kBeforeArguments;
 }

@@ -23,7 +23,7 @@ struct OutputDelta {
   bool operator==(const OutputDelta&) const = default;
 };
 
-// Tells content, reasoning and calls in a target's output apart, as it comes.
+// Splits a target's output into content, reasoning and calls, as it arrives.
 //
 //            .-- <think> --> reasoning -- </think> --.
 //            |                                       |
@@ -33,30 +33,30 @@ struct OutputDelta {
 //     |  '-- the call's end -----------------------.
 //     '-- mark --> head: held back -- name and '{' --> arguments
 //
-// The pieces depend on the text alone, never on where it was cut: after each byte it is decided what is
-// certain. Held back is what may yet turn out to be a mark, white space that may stand beside one, and a call
+// The pieces depend only on the text, not on how it was cut, because the parser decides after each byte what
+// is certain. It holds back text that may become a mark, white space that may be next to one, and a call
 // until its function is known and its arguments begin. A call that is malformed before that is content, byte
-// for byte; later, whatever the target writes up to the end of the call are its arguments. White space beside
-// marks is layout, and belongs to nothing. In the formats without marks an output that begins like a call is
-// one if it names one of the `tools`.
+// for byte; after that, everything up to the end of the call is its arguments. White space next to marks is
+// layout and is dropped. In formats without marks, an output that begins like a call is a call if it names
+// one of the `tools`.
 //
-// At most `max_held_bytes` are held back; what is longer is content. Each byte costs constant time. Not
+// It holds back at most `max_held_bytes`; longer text is content. Each byte costs constant time. Not
 // thread-safe.
 class OutputParser {
  public:
   struct Options {
     OutputFormat format;
-    // Names of the functions that may be called. Without any, nothing is looked for but reasoning.
+    // Names of the functions that may be called. If empty, only reasoning is parsed.
     std::vector<std::string> tools;
-    // The prompt has opened <think>: the output begins with reasoning.
+    // The prompt ends with an open <think>, so the output begins with reasoning.
     bool in_reasoning = false;
     size_t max_held_bytes = size_t{64} << 10;
   };
   explicit OutputParser(Options options);
 
-  // Takes the next part of the output, and returns what is certain by it.
+  // Takes the next part of the output, and returns the pieces that are certain now.
   std::vector<OutputDelta> Push(absl::string_view text);
-  // The end: what was held back until now.
+  // Ends the output: returns the text that was held back.
   std::vector<OutputDelta> Finish();
 
   // Calls that have begun.
@@ -108,13 +108,13 @@ class OutputParser {
   void OnMemberValue();
   void Commit(const std::string& name);
   void EndCall();
-  // What was held back is no call; neither is the rest, which is read anew.
+  // The held-back text is no call; it is content, and the rest is parsed again.
   void Fail(char byte);
   void FailWhole();
-  // To content again; what was held back since the call's end is read anew.
+  // Returns to content; text held back since the call's end is parsed again.
   void LeaveCalls(char byte);
   void ReadAgain(const std::string& text);
-  // Behind the last mark of a call.
+  // After the last mark of a call.
   void LeaveToText();
 
   void Emit(OutputDelta::Kind kind, absl::string_view text);

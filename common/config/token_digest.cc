@@ -24,8 +24,8 @@ struct FreeDigestContext {
   void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
 };
 
-// Of the two one after the other. OpenSSL takes several times as long to find the algorithm as to hash a
-// token by it, and every salt is tried with a new token, so it is found once.
+// Hashes the concatenation of the two. OpenSSL needs several times as long to look up the algorithm as to
+// hash a token, and a new token is tried with every salt, so the algorithm is looked up once.
 Sha256Digest Sha256OfBoth(absl::string_view first, absl::string_view second) {
   static const EVP_MD* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   thread_local const std::unique_ptr<EVP_MD_CTX, FreeDigestContext> context(EVP_MD_CTX_new());

@@ -64,7 +64,7 @@ bool IsWholeNumberText(absl::string_view text) {
          (absl::StartsWith(text, "0x") || text.find_first_of(".eE") == absl::string_view::npos);
 }
 
-// What stands at a node, for messages. Long texts are cut, since they may be a secret pasted at the wrong
+// The text at a node, for messages. Long texts are cut, because they may be a secret pasted at the wrong
 // place.
 std::string Found(const YAML::Node& node) {
   if (node.IsSequence()) return "a list";

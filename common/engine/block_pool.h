@@ -63,8 +63,9 @@ class BlockPool {
 
   // Names a complete block that the caller holds: `tokens` (kBlockTokens of them) follow the prefix that
   // `parent` stands for (0 for the first block). Returns the number that stands for the prefix including this
-  // block, to be the next block's parent. When the same content is already named, the earlier block stays the
-  // named one. Whoever named a block must not write to it any more. Without a prefix cache this returns 0.
+  // block, to be the next block's parent. If the same content is already named, the earlier block stays the
+  // named one. After naming a block, the caller must not write to it any more. Without a prefix cache this
+  // returns 0.
   uint64_t Publish(BlockId block, PrefixSpace space, uint64_t parent, absl::Span<const TokenId> tokens);
 
   struct Match {

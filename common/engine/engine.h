@@ -63,9 +63,9 @@ struct FeatureRequest {
 
 // The input of a draft head's row besides its token: states of the previous token (HeadConfig).
 struct InputState {
-  // The target's, [state_size()], or, where `own`, what FeatureRequest gave of the row before this one in
-  // this engine, after its one layer or (HeadConfig::own_state_is_normed) behind the norm: [hidden_size].
-  // Medusa heads read none of their own.
+  // The target's states, [state_size()]. If `own`: the state of the row before this one in this engine, from
+  // FeatureRequest, after its one layer or (HeadConfig::own_state_is_normed) after the norm: [hidden_size].
+  // Medusa heads read no own states.
   absl::Span<const float> values;
   bool own = false;
 };

@@ -70,9 +70,9 @@ class SequenceKv {
   // num_computed() <= length <= tokens().size(), and Reserve(length).
   void MarkComputed(uint32_t length);
   void Append(absl::Span<const TokenId> tokens);
-  // Forgets tokens (and their keys and values) from `length` on, and returns blocks that only they used. A
-  // cut inside a complete block gives that block up, since others may read it: num_computed() drops to its
-  // first position, and the kept tokens from there on have to be computed again.
+  // Drops tokens (and their keys and values) from `length` on, and returns blocks that only they used. A cut
+  // inside a complete block releases that block, because others may read it: num_computed() drops to its
+  // first position, and the kept tokens from there on must be recomputed.
   void Truncate(uint32_t length);
 
   // A slot for one tree node, or ResourceExhausted. Returned with FreeScratch, or all at once. A block of

@@ -128,7 +128,7 @@ absl::StatusOr<ConstraintCompiler::Compiled> ConstraintCompiler::CompileJob(cons
   absl::StatusOr<std::string> answer = AskProcess(job);
   absl::StatusOr<Compiled> compiled =
       answer.ok() ? LoadConstraint(*answer, vocabulary_) : absl::StatusOr<Compiled>(answer.status());
-  // What is not the constraint's fault may go well next time.
+  // A failure that the constraint did not cause may not recur.
   if (compiled.ok()) {
     Keep(job.key, compiled, (*compiled)->memory_bytes());
   } else if (absl::IsInvalidArgument(compiled.status())) {
@@ -201,7 +201,7 @@ void ConstraintCompiler::Expire() {
       std::move(late, job->waiters.end(), std::back_inserter(expired));
       job->waiters.erase(late, job->waiters.end());
     }
-    // Nobody wants them any more.
+    // Nobody waits for them any more.
     for (auto job = queue_.begin(); job != queue_.end();) {
       if (!(*job)->waiters.empty()) {
         ++job;

@@ -101,7 +101,7 @@ class SchemaWalk {
       return schema.get<bool>() ? absl::OkStatus() : Invalid(place, "false allows nothing");
     }
     if (!schema.is_object()) return Invalid(place, "expected a schema: an object, or true");
-    // What decides first, in the compiler's order: what stands beside it would go unheeded.
+    // The keyword that decides first, in the compiler's order: others next to it would be ignored.
     for (const absl::string_view deciding : {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"}) {
       if (schema.contains(deciding)) return CheckDeciding(schema, deciding, place);
     }

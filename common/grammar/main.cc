@@ -37,7 +37,7 @@ int Main(int argc, char** argv) {
   }
 #endif
   const absl::Status served = ServeCompileJobs(STDIN_FILENO, STDOUT_FILENO);
-  // Whoever wanted to know may be gone.
+  // The other process may be gone.
   if (served.ok() || absl::IsUnavailable(served)) return 0;
   std::fprintf(stderr, "tandem-grammar: %s\n", served.ToString().c_str());
   return 1;

@@ -47,9 +47,8 @@ xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::To
       std::visit([](const auto& error) { return std::string(error.what()); }, std::get<1>(made)));
 }
 
-// Rules may have budgets of tokens or characters, with which a state would depend on more than the tokens
-// accepted: on whether masks were asked for in between. Temperatures and lazy rules are not what a mask can
-// say.
+// Rules may have budgets of tokens or characters. Then a state would depend on more than the accepted tokens:
+// on whether masks were requested in between. Masks cannot express temperatures and lazy rules.
 absl::Status CheckRules(const xgrammar::Grammar& grammar) {
   // name, body, lookahead and two words on it, token budget, character budget, capture, lazy, temperature.
   constexpr size_t kTokenBudget = 4;

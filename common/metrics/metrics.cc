@@ -54,7 +54,8 @@ struct PrometheusType<Histogram> {
   using Type = prometheus::Histogram;
 };
 
-// Of metrics that are told under another server's names as well; Prometheus leaves colons to recording rules.
+// For metrics that are also exported under another server's names; Prometheus reserves colons for recording
+// rules.
 constexpr absl::string_view kForeignPrefix = "vllm:";
 
 [[maybe_unused]] bool IsIdentifier(absl::string_view name) {
@@ -389,7 +390,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
                                                                     const MetricsRegistry* registry) {
   std::unique_ptr<MetricsServer> server(new MetricsServer());
   try {
-    // Connections that ask for nothing are soon let go, so that a few of them keep nobody from scraping.
+    // Idle connections are closed soon, so that a few of them cannot prevent scrapes.
     server->exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
         "listening_ports", address, "num_threads", "4", "request_timeout_ms", "2000"});
   } catch (const std::exception& error) {

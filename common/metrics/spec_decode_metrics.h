@@ -12,19 +12,18 @@
 
 namespace tandem {
 
-// What speculation does, by {tenant, target, drafter, source}:
+// Metrics about speculation, by {tenant, target, drafter, source}:
 //
 //   tandem_spec_decode_num_drafts_total                    rounds with at least one draft token of the source
-//   tandem_spec_decode_num_draft_tokens_total              its draft tokens verified, all tree nodes counted
-//   tandem_spec_decode_num_accepted_tokens_total           its draft tokens accepted
+//   tandem_spec_decode_num_draft_tokens_total              its verified draft tokens, counting all tree nodes
+//   tandem_spec_decode_num_accepted_tokens_total           its accepted draft tokens
 //   tandem_spec_decode_num_accepted_tokens_per_pos_total   rounds that accepted one of them at `position`,
-//   counted
-//                                                          from 0; from 16 on, "other"
+//                                                          which counts from 0; from 16 on, "other"
 //
-// `source` is who guessed: "drafter", "grammar" for what a request's constraint leaves no choice about,
-// "prediction" for what the request itself predicts, or "local" for the verifier's own source. `drafter` is
-// the one that guessed, or that the request was bound to meanwhile; empty for none. A round with tokens of
-// several sources counts for each.
+// `source`: "drafter", "grammar" for tokens forced by the request's constraint, "prediction" for the
+// request's prediction, or "local" for the verifier's own source. `drafter`: the one that guessed, or to
+// which the request was bound meanwhile; empty for none. A round with tokens of several sources counts for
+// each.
 //
 // Mean acceptance length = 1 + accepted / drafts; acceptance rate = accepted / draft tokens.
 class SpecDecodeMetrics {
@@ -44,13 +43,14 @@ class SpecDecodeMetrics {
     Counter drafts_;
     Counter draft_tokens_;
     Counter accepted_tokens_;
-    // Of a position, from the first token accepted there: most drafters never reach most of them.
+    // One per position, created at the first token accepted there, because most drafters never reach most
+    // positions.
     CounterFamily* positions_ = nullptr;
     std::array<std::string, 4> labels_;
     mutable std::array<std::optional<Counter>, kPositions + 1> accepted_at_;
   };
 
-  // Once per registry, which outlives this.
+  // One per registry, which outlives this.
   explicit SpecDecodeMetrics(MetricsRegistry* registry);
 
   Series With(absl::string_view tenant, absl::string_view target, absl::string_view drafter,

@@ -84,7 +84,7 @@ std::vector<std::string> FileTensors::NamesLeft() const {
   return left;
 }
 
-// A tensor that nobody asked for means that config.json does not describe this model.
+// A tensor that was not taken means that config.json does not describe this model.
 absl::Status FileTensors::Finish(const std::string& architecture) {
   const std::vector<std::string> left = NamesLeft();
   if (!left.empty()) {

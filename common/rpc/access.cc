@@ -44,7 +44,7 @@ constexpr AccessRule kRules[] = {
     {kRouter, "/tandem.v1.RouterAdmin/ListServers", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/DeleteRecords", kTenants},
     {kRouter, "/tandem.v1.RouterAdmin/Watch", kTenants},
-    // The service looks whether the role is that of what is registered.
+    // The service checks that the role is that of the registered server.
     {kRouter, "/tandem.v1.Registry/Register", kVerifierRole | kDrafterRole},
     {kRouter, "/tandem.v1.Registry/Deregister", kVerifierRole | kDrafterRole},
     // A verifier believes what its caller says about tenants.
@@ -64,7 +64,7 @@ constexpr AccessRule kRules[] = {
     {kRouter, "/grpc.health.v1.Health/", kAnyone},
     {kVerifier, "/grpc.health.v1.Health/", kAnyone},
     {kDrafter, "/grpc.health.v1.Health/", kAnyone},
-    // What is there to call; only where --reflection serves it.
+    // The list of methods; only served with --reflection.
     {kRouter, "/grpc.reflection.v1alpha.ServerReflection/", kClientRole | kOperatorRole},
     {kVerifier, "/grpc.reflection.v1alpha.ServerReflection/", kOperatorRole},
     {kDrafter, "/grpc.reflection.v1alpha.ServerReflection/", kOperatorRole},

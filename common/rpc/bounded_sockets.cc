@@ -41,7 +41,7 @@ struct Bounds {
 
 constexpr size_t kMostDescriptors = 1 << 20;
 
-// Of every descriptor that was a connection's. Zeroed memory that nobody has touched costs nothing.
+// For every descriptor that was a connection's. Untouched zeroed memory costs nothing.
 struct Table {
   Table() {
     rlimit limit = {};
@@ -143,7 +143,7 @@ static bool CutsRead(int descriptor, const msghdr& message, size_t size) {
                                                 : num_cut_header_lists;
   cut.fetch_add(1, std::memory_order_relaxed);
   if (bounds->on_cut) bounds->on_cut();
-  // Once: what comes of it until gRPC closes the socket is nobody's.
+  // Once: later input until gRPC closes the socket does not count.
   bounds->on_cut = nullptr;
   return true;
 }

@@ -78,7 +78,7 @@ class ConnectionWatch {
   struct Options {
     UnreadOutput::Options unread;
     Counter cut;                           // Counts connections that were shut down.
-    std::shared_ptr<PeerBackoff> backoff;  // Hears of them; null: nobody does.
+    std::shared_ptr<PeerBackoff> backoff;  // Learns of cut connections; may be null.
   };
   explicit ConnectionWatch(const Options& options) : options_(options), unread_(options.unread) {}
 

@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kMostRouters = 64;
 constexpr size_t kInstanceBytes = 16;
-// Of the pause that a router asks for: whoever registered together need not come together ever after.
+// Share of the pause that a router requests, so that servers that registered together spread out.
 constexpr double kJitter = 0.2;
 // Whatever a router says.
 constexpr absl::Duration kShortestPause = absl::Milliseconds(100);
@@ -34,7 +34,7 @@ struct HostPort {
   uint32_t port = 0;
 };
 
-// Nothing for what is not "host:port".
+// nullopt for text that is not "host:port".
 absl::StatusOr<HostPort> Split(absl::string_view address) {
   const size_t colon = address.rfind(':');
   HostPort parts;
@@ -119,7 +119,7 @@ class RouterRegistration::Link {
   void Leave() {
     absl::MutexLock lock(&mutex_);
     leaving_ = true;
-    // A call that is under way must not come after what is said next.
+    // A call in flight must not arrive after the next one.
     if (context_ != nullptr) context_->TryCancel();
   }
 
@@ -142,7 +142,7 @@ class RouterRegistration::Link {
     v1::ServerRegistration server;
     do {
       {
-        // What changes from now on is told by the next call.
+        // The next call reports later changes.
         absl::MutexLock lock(&mutex_);
         renew_ = false;
       }
@@ -186,8 +186,8 @@ class RouterRegistration::Link {
       absl::MutexLock lock(&mutex_);
       context_ = nullptr;
       is_new = std::exchange(registered_, status.ok()) != status.ok();
-      // What came of a call without an answer is not known, and what is registered stays so when a later call
-      // is refused.
+      // The outcome of a call without an answer is unknown, and a server stays registered if a later call is
+      // refused.
       perhaps_known_ =
           perhaps_known_ || status.ok() || absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
       if (leaving_) return status;

@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<Certificate>> ReadCertificates(const FlaggedFile& fil
   return certificates;
 }
 
-// Nobody is there to be asked for a pass phrase.
+// There is nobody to ask for a pass phrase.
 int NoPassPhrase(char*, int, int, void*) {
   return 0;
 }
@@ -157,7 +157,7 @@ absl::Time FirstExpiry(const std::vector<Certificate>& certificates) {
   absl::Time first = absl::InfiniteFuture();
   for (const Certificate& certificate : certificates) {
     tm parts = {};
-    // A time that nobody can read is none that lies ahead.
+    // An unreadable time does not count as being in the future.
     const bool readable = ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &parts) == 1;
     first = std::min(first, readable ? absl::FromTM(parts, absl::UTCTimeZone()) : absl::InfinitePast());
   }
@@ -202,7 +202,7 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const TlsFiles& fil
 
 absl::StatusOr<Security> OpenServerSecurity(const TlsFiles& files, v1::ServerRole role, absl::Time now) {
   if (!files.any()) return Security{};
-  // A drafter calls nobody, so nobody asks for its role.
+  // A drafter makes no calls, so no server checks its role.
   TANDEM_RETURN_IF_ERROR(CheckIdentity(files, role == v1::SERVER_ROLE_DRAFTER ? "" : RoleUri(role), now));
   if (files.ca.empty()) {
     if (role != v1::SERVER_ROLE_ROUTER) {

@@ -35,7 +35,8 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> OpenClientSecurity(con
 
 // When certificates expire: of each file, the first one to expire; infinite without a file.
 struct CertificateExpiry {
-  absl::Time identity = absl::InfiniteFuture();  // Of what is shown, and those between it and the CA.
+  absl::Time identity = absl::InfiniteFuture();  // Of the own certificate, and of those between it and the
+                                                 // CA.
   absl::Time ca = absl::InfiniteFuture();        // Of those that sign peers'.
 };
 

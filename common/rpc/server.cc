@@ -171,7 +171,7 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(const ServerOp
   runner->StartListeners(options);
   if (options.liveness_timeout > absl::ZeroDuration()) {
     const auto stalled = [at = runner.get(), work = options.stalled] {
-      // A server that nobody can reach is of no use, whatever other ports of it say.
+      // A server that cannot be reached is useless, whatever its other ports report.
       absl::Duration still = work ? work() : absl::ZeroDuration();
       for (const Port* port : {&at->port_, &at->local_port_}) {
         if (port->listener != nullptr) still = std::max(still, port->listener->deaf());

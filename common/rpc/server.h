@@ -120,8 +120,7 @@ class ShutdownSignals {
 //   signals.Wait();
 //   server->Drain({.grace = grace}, [&](absl::Time deadline) { core.Drain(deadline); });
 //
-//   SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING; accepts calls until `drain` refuses
-//   them
+//   SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING, until `drain` refuses new calls
 //     --> at the deadline, running calls are cancelled --> stopped
 //
 // Call Start, Drain and the destructor on one thread. All other methods are thread-safe.
@@ -194,7 +193,7 @@ class ServerRunner {
   Port health_port_;
   std::string address_;
   absl::Mutex mutex_;
-  std::set<std::string> other_names_ ABSL_GUARDED_BY(mutex_);  // That SetServing was told of.
+  std::set<std::string> other_names_ ABSL_GUARDED_BY(mutex_);  // Introduced by SetServing.
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread liveness_;

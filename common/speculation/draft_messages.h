@@ -52,7 +52,7 @@ struct OpenSession {
   uint32_t prompt_length = 0;
   uint64_t cache_salt = 0;
   DraftBudget budget;
-  bool sampled_drafts = false;      // Children are to be drawn, and what they are drawn from is to be sent.
+  bool sampled_drafts = false;      // Draw children, and send their draft distributions.
   bool predict_acceptance = false;  // Predictions of a stop head are wanted.
   // Identify the request in traces and logs, and have no other effect. In the format of the W3C headers; may
   // be empty.

@@ -16,7 +16,7 @@ class LevelAcceptance {
  public:
   struct Options {
     double history = 24.0;      // Drafted rounds over which the counts decay.
-    double prior_trials = 2.0;  // What the prior counts for, at each level.
+    double prior_trials = 2.0;  // Weight of the prior, at each level.
     double initial = 0.6;       // The prior, when there is none.
     double maximum = 0.98;
   };

@@ -63,7 +63,7 @@ class MergedTree {
   void Add(DraftOrigin origin, absl::Span<const TreeNode> nodes);
 
   struct Selection {
-    std::vector<TreeNode> nodes;  // `score` is the one of whoever is credited.
+    std::vector<TreeNode> nodes;  // `score`: of the credited origin.
     std::vector<Guesses> guesses;
   };
   // The best nodes by path score, at most `most`; with every node its parent. Consumes this tree.

@@ -11,8 +11,8 @@ namespace {
 constexpr double kCorrectionWeight = 0.05;
 // One step that the operating system interrupted must not pull the model far.
 constexpr double kLargestSurprise = 4.0;
-// Steps of less than a thousandth or more than a thousand times what warm-up measured are not believed. At 0
-// the correction could never leave it again, since it moves in proportion.
+// The correction is clamped to between 1 / 1000 and 1000 times the warm-up's times. A correction of 0 could
+// never change again, because it changes in proportion.
 constexpr double kLargestCorrection = 1000.0;
 // Of the variance of x, as a prior without slope.
 constexpr double kSlopePrior = 0.002;

@@ -23,7 +23,7 @@ class ScoreCalibration {
  public:
   struct Options {
     double horizon = 2048.0;   // Observations of a class over which counts decay.
-    double prior_count = 4.0;  // What the prior counts for, per bin.
+    double prior_count = 4.0;  // Weight of the prior, per bin.
   };
   ScoreCalibration() : ScoreCalibration(Options{}) {}
   explicit ScoreCalibration(const Options& options);

@@ -27,7 +27,7 @@ struct TokenLogprob {
 // What the target chose at one position.
 struct TokenChoice {
   TokenId token = 0;
-  // Filled when log probabilities were asked for.
+  // Set if log probabilities were requested.
   float logprob = 0.0f;
   std::vector<TokenLogprob> top_logprobs;  // Most likely first; equal ones by token id.
 };

@@ -84,7 +84,8 @@ class TokenGaps {
   // About how great the gaps of the most likely tokens with a share `top_p` of the weight are, or a little
   // more.
   float EstimateBoundOfShare(float top_p) const;
-  // Tokens left with gaps up to `bound`, exactly; what the others weigh if asked for, else 0.
+  // The remaining tokens with gaps up to `bound`, exactly; and the weight of the others if requested,
+  // otherwise 0.
   NearTokens FindNear(float bound, bool weigh_rest) const;
   // Calls `contender` with the score of each token of a block that may reach `score`, which may rise
   // meanwhile, and of some that do not.

@@ -74,7 +74,7 @@ absl::StatusOr<JinjaValue> FunctionValue(JinjaValue::Members function, JinjaValu
   return JinjaValue::Dict(std::move(wrapped));
 }
 
-// What the target wrote may be no JSON, or no object: then its text stands.
+// The target's text may be no JSON, or no object; then the text itself is used.
 absl::StatusOr<JinjaValue> ArgumentsOf(const ChatToolCall& call, const ChatTemplateOptions& options) {
   if (call.arguments.empty()) return JinjaValue::Dict({});
   const absl::StatusOr<JsonView> view = JsonView::Parse(call.arguments, "arguments");

@@ -24,8 +24,8 @@ class PreTokenizer {
 
   virtual ~PreTokenizer() = default;
 
-  // Hands the non-empty words of `piece` to `emit` in order; a word lives only during the call. Ends early
-  // with the first error of `emit`.
+  // Passes the non-empty words of `piece` to `emit`, in order; a word is valid only during the call. Stops at
+  // the first error of `emit`.
   virtual absl::Status Split(TextPiece piece, Emit emit) const = 0;
 };
 

@@ -9,9 +9,8 @@
 
 namespace tandem {
 
-// A pattern in PCRE2's syntax (for UTF, UCP and MULTILINE), and the characters that it names one by one or as
-// ranges, beside those that it names by their properties; and whether a script is among
-// these.
+// A pattern in PCRE2's syntax (for UTF, UCP and MULTILINE); the characters that it names singly or as ranges,
+// and those that it names by properties; and whether a script is among these.
 struct TranslatedPattern {
   std::string pattern;
   std::vector<CodePointRange> named;

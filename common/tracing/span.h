@@ -15,7 +15,7 @@
 
 namespace tandem {
 
-// Whose side of what a span is; the numbers are OTLP's.
+// The side of a call that a span describes. The numbers are OTLP's.
 enum class SpanKind { kInternal = 1, kServer = 2, kClient = 3 };
 
 struct SpanAttribute {
@@ -38,20 +38,20 @@ struct SpanRecord {
   std::vector<SpanAttribute> attributes;
 };
 
-// Takes spans that have ended. Thread-safe; returns at once, whatever becomes of the span.
+// Takes ended spans. Thread-safe; returns at once, even if the span is dropped.
 class SpanSink {
  public:
   virtual ~SpanSink() = default;
   virtual void Offer(SpanRecord span) = 0;
 };
 
-// One span, from its begin to its end; or, of a trace that is not recorded, just the context to pass on.
+// One span, from its start to its end. If the trace is not sampled, only the context to pass on.
 //
 //   Tracer::StartServer, Child --> recording --End--> handed to the tracer's sink
 //                                      '-- destroyed, assigned to: never told
 //
-// Attributes never hold prompts or outputs, nor texts that might quote them, such as errors' messages. What
-// is not recording ignores everything and allocates nothing. Belongs to one thread at a time.
+// Attributes never contain prompts or outputs, nor texts that might quote them, such as error messages. A
+// span that does not record ignores everything and allocates nothing. Used by one thread at a time.
 class Span {
  public:
   // Not recording, and no context.
@@ -59,11 +59,11 @@ class Span {
   Span(Span&&) = default;
   Span& operator=(Span&&) = default;
 
-  // What those that are called on behalf of this span are told.
+  // The context for calls made on behalf of this span.
   const TraceContext& context() const { return context_; }
   bool recording() const { return record_ != nullptr; }
 
-  // One below this: recording if this is. `name` is a literal.
+  // A span below this one, which records if this one does. `name` is a literal.
   Span Child(absl::string_view name, SpanKind kind, absl::Time start) const;
 
   // `key` is a literal; each is set once. Texts become UTF-8 of at most kMaxAttributeBytes.
@@ -82,10 +82,10 @@ class Span {
   // "Generate"), and for a client "host:port" of the server.
   void SetCall(absl::string_view service, absl::string_view method);
   void SetServer(absl::string_view endpoint);
-  // The call's status. A client's span fails with every error, a server's with those that are the server's.
+  // The call's status. A client's span fails with every error, a server's only with errors of the server.
   void SetStatus(absl::StatusCode code);
 
-  // Once; later calls are ignored. A clock that was set back meanwhile makes the span no shorter than 0.
+  // Ends the span; later calls are ignored. If the clock was set back meanwhile, the duration is 0.
   void End(absl::Time now);
 
  private:
@@ -96,12 +96,11 @@ class Span {
   std::unique_ptr<SpanRecord> record_;
 };
 
-// Begins the spans of a process. Thread-safe; outlives its spans.
+// Starts the spans of a process. Thread-safe; outlives its spans.
 class Tracer {
  public:
   struct Options {
-    // Share of the traces that begin here which are recorded. Those that callers began are if the caller
-    // says so.
+    // The share of traces started here that is sampled. Traces of callers are sampled if the caller says so.
     double sample_ratio = 1.0;
     SpanSink* sink = nullptr;        // Outlives the tracer; none: nothing is recorded.
     std::function<uint64_t()> draw;  // Random bits for ids. Thread-safe.
@@ -109,10 +108,10 @@ class Tracer {
   explicit Tracer(Options options) : options_(std::move(options)) {}
 
   // The span of a call that arrived with `parent`, or, if that is not valid, the first of a new trace.
-  // Without recording, a caller's context goes through as it came.
+  // Without recording, a caller's context is passed on unchanged.
   Span StartServer(absl::string_view name, const TraceContext& parent, absl::Time start) const;
 
-  // Records nothing, and gives new traces ids at random.
+  // Records nothing, and gives new traces random ids.
   static const Tracer& Off();
 
  private:

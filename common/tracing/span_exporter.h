@@ -17,24 +17,24 @@
 
 namespace tandem {
 
-// Carries batches of spans to whoever keeps them.
+// Sends batches of spans to a receiver.
 class SpanTransport {
  public:
   virtual ~SpanTransport() = default;
-  // Blocks until they have been taken, at most until the deadline; returns how many of them were refused.
+  // Blocks until the spans are received, at most until the deadline. Returns how many were refused.
   virtual absl::StatusOr<size_t> Send(const std::vector<SpanRecord>& spans, absl::Time deadline) = 0;
-  // Makes the Send under way return soon, and later ones at once. From any thread.
+  // Makes a running Send return soon, and later ones at once. Thread-safe.
   virtual void Cancel() = 0;
 };
 
-// Hands ended spans to a transport from a thread of its own, in batches. Who offers a span never waits: when
-// the transport is slower than spans come, or does not answer at all, they are dropped and counted.
+// Passes ended spans to a transport in batches, on a thread of its own. Offer never waits: if the transport
+// is too slow or does not answer, spans are dropped and counted.
 //
 //   Offer --> queue (bounded) --a full batch, or the interval--> Send --> exported
 //                |                                                '-- refused, failed: dropped
 //                '-- full, shut down: dropped
 //
-// Thread-safe, but for Shutdown and destruction.
+// Thread-safe, except Shutdown and the destructor.
 class SpanExporter final : public SpanSink {
  public:
   struct Options {
@@ -44,8 +44,9 @@ class SpanExporter final : public SpanSink {
     absl::Duration send_timeout = absl::Seconds(5);   // Of one batch.
     absl::Duration flush_timeout = absl::Seconds(2);  // Of all that is left at the end.
   };
-  // Called with how many spans, from any thread; must not call back. Reasons: "queue_full", "rejected" (by
-  // the receiver), "shutdown", or the status code that the batch failed with, such as "unavailable".
+  // Called with the number of spans, from any thread; must not call the exporter. Reasons: "queue_full",
+  // "rejected" (by the receiver), "shutdown", or the status code that the batch failed with, such as
+  // "unavailable".
   struct Observer {
     std::function<void(size_t)> on_exported;
     std::function<void(absl::string_view reason, size_t)> on_dropped;
@@ -58,7 +59,7 @@ class SpanExporter final : public SpanSink {
 
   void Offer(SpanRecord span) override;
 
-  // Sends what is queued for at most the flush timeout and ends the thread; what is left or comes later is
+  // Sends queued spans for at most the flush timeout, and ends the thread. Remaining and later spans are
   // dropped. Only the first call counts.
   void Shutdown();
 

@@ -63,8 +63,8 @@ bool DraftSession::MayCome(NodeId parent, TokenId token) {
   return constraint_->MoveTo(path);
 }
 
-// Leaves a chance, of the tokens below `parent`, to those that may come there. False if none may: after the
-// end of the output, and below what should not have been drafted.
+// Masks the tokens below `parent` to the allowed ones. False if none is allowed: after the end of the output,
+// and below forbidden nodes.
 bool DraftSession::MaskBelow(NodeId parent, absl::Span<float> logits) {
   if (constraint_ == nullptr) return true;
   const absl::Time start = mask_clock_->Now();

@@ -290,7 +290,7 @@ void DraftCore::OnConstraint(LinkId link, SessionId session, uint32_t epoch,
   found->second.draft->Constrain(std::move(state), clock_);
 }
 
-// What became of a message of that epoch.
+// Handles the result of a message of that epoch.
 void DraftCore::Answer(const Key& key, uint32_t epoch, absl::Status status) {
   if (status.ok()) {
     SendGrowth(key, &sessions_.at(key));
@@ -345,7 +345,7 @@ bool DraftCore::HasDrafting() const {
   return absl::c_any_of(sessions_, [](const auto& entry) { return entry.second.draft->NumRowsWanted() > 0; });
 }
 
-// The model with work whose last step lies furthest back.
+// The model with work whose last step is the oldest.
 DraftCore::HostedModel* DraftCore::NextModel() {
   HostedModel* next = nullptr;
   for (const auto& [key, session] : sessions_) {
@@ -362,8 +362,8 @@ std::vector<DraftCore::Share> DraftCore::PlanStep(const HostedModel* hosted) {
     if (session.hosted != hosted || session.draft->NumRowsWanted() == 0) continue;
     (session.draft->NeedsPrefill() ? prefilling : growing).push_back({key, &session});
   }
-  // Growth goes first to those that have waited too long, then to those whose verifier may be waiting, and
-  // among equals to who was served longest ago and then to whose nodes are the likeliest to be needed.
+  // Growth serves sessions in this order: those that have waited too long; those whose verifier may be
+  // waiting; the least recently served; those whose nodes are most likely to be needed.
   const auto turn = [this](const Share& share) {
     const DraftSession& draft = *share.session->draft;
     const bool overdue = share.session->last_served + kOverdueSteps < step_number_;

@@ -36,7 +36,7 @@ struct DraftStats {
   std::map<absl::StatusCode, uint64_t> answered_scores;
   std::map<std::string, double> step_seconds;  // Of drafting, by draft model.
   uint32_t num_models = 0;
-  uint32_t num_retired_models = 0;  // Besides: those that something goes on with.
+  uint32_t num_retired_models = 0;  // In addition: retired models still in use.
 };
 
 // The drafter's half of the draft protocol (proto/tandem/v1/drafter.proto): all sessions of all links, for

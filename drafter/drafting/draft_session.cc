@@ -342,8 +342,8 @@ void DraftSession::RerootAt(NodeId new_root) {
   }
 }
 
-// The verifier commits to what is a node here, but had not heard of it when it did: for it the root is fresh
-// and the old ids are dead. What lies below is sent again under new ids, as far as the budget goes.
+// The verifier committed a token that is a node here, before it received the node: for the verifier the root
+// is fresh, and the old ids are invalid. The nodes below are sent again under new ids, within the budget.
 void DraftSession::SalvageBelow(NodeId new_root) {
   CandidateTree old = tree_;
   old.Reroot(new_root);
@@ -387,7 +387,7 @@ void DraftSession::SalvageBelow(NodeId new_root) {
     const auto parent = new_parents.find(candidate.parent);
     if (parent == new_parents.end()) continue;
     candidate.parent = parent->second;
-    // What has lost its keys and values is forwarded again, and then finds its children anew.
+    // Nodes that have lost their keys and values are forwarded again, and then find their children again.
     if (!(candidate.parent == 0 ? root_ready_ : states_.at(candidate.parent).forwarded)) continue;
     candidates_.push_back(candidate);
   }

@@ -221,7 +221,7 @@ class DraftSession {
   struct NodeState {
     std::optional<SlotId> slot;  // Present when it waits to be forwarded or has been.
     bool forwarded = false;      // Its keys and values are in `slot`, if any, and its children are known.
-    float value = 1.0f;          // How likely it is to be on the committed path.
+    float value = 1.0f;          // Probability of being on the committed path.
     uint32_t num_children = 0;
     int32_t proposed = kNotProposed;  // Which node of the proposal it is.
     uint32_t draw = 0;                // Which of its parent's draws it is.

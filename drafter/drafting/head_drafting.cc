@@ -167,7 +167,7 @@ const InputState* DraftSession::ReadTarget(uint32_t position, StepBatch* batch) 
   const InputState* input = nullptr;
   const absl::Span<float> row = batch->NewInput(features_->row_size(), /*own=*/false, &input);
   bad_features_.Update(features_->Read(position, row));
-  // The engine may not see what is not a number; nobody sees what comes of this step.
+  // The engine must not get NaN. The results of this step are not used.
   if (!bad_features_.ok()) std::ranges::fill(row, 0.0f);
   return input;
 }

@@ -53,7 +53,7 @@ absl::Status DraftSession::TakeLevels() {
     if (levels_.back().empty()) TANDEM_RETURN_IF_ERROR(NothingToGuess());
   }
   root_ready_ = true;
-  // What no node has been made of is drawn anew, from the better distribution.
+  // Candidates that are not nodes yet are drawn again, from the better distribution.
   if (root_children_ == 0) root_draws_.reset();
   for (auto& [id, state] : states_) {
     if (state.num_children == 0) state.draws.reset();
@@ -62,8 +62,7 @@ absl::Status DraftSession::TakeLevels() {
   return absl::OkStatus();
 }
 
-// Makes candidates below the root and all nodes, in place of those there were. What is a node already stays
-// one.
+// Makes candidates below the root and all nodes, replacing the old candidates. Existing nodes stay.
 void DraftSession::OfferFromLevels() {
   for (std::vector<Candidate>* list : {&candidates_, &held_back_}) {
     std::erase_if(*list, [](const Candidate& candidate) { return candidate.source_score == 0.0f; });
@@ -78,7 +77,7 @@ void DraftSession::OfferFromLevels() {
   for (const TreeNode& node : nodes) OfferLevelBelow(node.id, node.depth);
 }
 
-// Makes candidates of what comes below a node of this depth. Past the last head the tree ends.
+// Makes candidates below a node of this depth. The tree ends after the last head.
 void DraftSession::OfferLevelBelow(NodeId parent, uint32_t depth) {
   if (depth >= levels_.size() || depth >= limits_.depth) return;
   if (parent != 0) {

@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kFirstTokenStep = 256;
 // As many of the last tokens as ToTarget looks at.
 constexpr size_t kKeptTokens = 16;
-// Tokens of the draft model that stand for one of the target: bounds of what is believed.
+// Bounds on the estimate of draft tokens per target token.
 constexpr double kMostTokensPerToken = 8.0;
 
 uint32_t Scaled(uint32_t value, double factor, uint32_t most) {
@@ -163,7 +163,7 @@ absl::StatusOr<TextTranslation::Told> TextTranslation::OnCommit(const Commit& co
   const bool extends = tokens.size() > inner_tokens_.size() &&
                        std::equal(inner_tokens_.begin(), inner_tokens_.end(), tokens.begin());
   if (!extends) return InnerOpen();
-  // A fresh root: what lies below it comes again, as it is to be translated again.
+  // A fresh root: the nodes below are sent again, because they must be translated again.
   inner_tree_.Clear();
   texts_.clear();
   Commit inner{

@@ -80,7 +80,7 @@ absl::Span<float> StepBatch::NewInput(size_t size, bool own, const InputState** 
 
 // For a heap whose front is the best; ties are broken so that every run grows the same tree.
 bool DraftSession::IsWorse(const Candidate& a, const Candidate& b) {
-  // Scores that have been worth the same are told apart by themselves.
+  // Among scores with the same calibrated value, the raw score decides.
   return std::tuple(a.value, a.merged_score(), b.parent, b.draw, b.token) <
          std::tuple(b.value, b.merged_score(), a.parent, a.draw, a.token);
 }
@@ -238,7 +238,7 @@ void DraftSession::PromoteBest() {
   }
 }
 
-// What the tree that is to be verified had no room for may be where its round ends.
+// Nodes for which the verified tree has no room may be where its round ends.
 void DraftSession::ReleaseHeldBack() {
   if (std::exchange(released_, true) || held_back_.empty()) return;
   absl::c_move(std::exchange(held_back_, {}), std::back_inserter(candidates_));
@@ -336,7 +336,7 @@ void DraftSession::OfferProposed(NodeId parent, int32_t proposed) {
   if (!children.empty()) OfferChildren(parent, children, &Candidate::source_score);
 }
 
-// A new node may be what the sources proposed too: then they know how to go on.
+// If the sources proposed the new node too, their proposal continues below it.
 void DraftSession::OfferBelow(const TreeNode& node) {
   const int32_t above = node.parent == 0 ? kRootOfProposal : states_.at(node.parent).proposed;
   if (proposal_.empty() || above == kNotProposed) return;
@@ -349,16 +349,17 @@ void DraftSession::OfferBelow(const TreeNode& node) {
   OfferProposed(node.id, index);
 }
 
-// What is drafted ahead is of use when the round ends and not before, and a message costs both sides more
-// than its nodes do.
+// Nodes that are drafted ahead are needed only when the round ends, and a message costs both sides more than
+// its nodes.
 bool DraftSession::MayGather() const {
   const bool all_ahead =
       tree_.size() >= announced_.size() && tree_.size() - announced_.size() >= limits_.verified;
   return all_ahead && announced_.size() < kGatheredNodes && predictions_.empty() && NumRowsWanted() > 0;
 }
 
-// Before a commit is applied: what has been gathered is sent as if it had crossed the commit, if any of it
-// lies below the new root, which the verifier has. Otherwise it is not missed: SalvageBelow gives new ids.
+// Before a commit is applied: sends the collected nodes as if they had crossed the commit, if some of them
+// are below the new root and the verifier has that root. Otherwise they are not needed, because SalvageBelow
+// gives new ids.
 void DraftSession::SendGathered(std::optional<NodeId> new_root) {
   const auto survives = [&](const TreeNode& node) {
     return absl::c_linear_search(tree_.Path(node.id), *new_root);
@@ -523,8 +524,8 @@ std::unique_ptr<DraftSession::Draws>& DraftSession::DrawsBelow(NodeId parent) {
   return parent == 0 ? root_draws_ : states_.at(parent).draws;
 }
 
-// A child's score is how likely it is to be needed and right as far as can be told before it is drawn: the
-// largest probability that is left, if none of its elder siblings is right. Scores never increase, so that
+// A child's score is its probability of being needed and right, as estimated before it is drawn: the largest
+// remaining probability, given that none of its elder siblings is right. Scores never increase, so that
 // siblings become nodes in order.
 std::unique_ptr<DraftSession::Draws> DraftSession::DrawChildren(
     NodeId parent, absl::Span<const TokenProbability> most_likely) const {

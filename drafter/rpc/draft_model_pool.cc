@@ -54,7 +54,7 @@ v1::ModelInfo DescribeModel(const ModelHost::Description& hosted, const ModelHos
   return info;
 }
 
-// What is between a draft model and the targets of --target-vocabulary.
+// Compares a draft model with the targets of --target-vocabulary.
 void LogVocabularies(const ModelHost::Description& model) {
   for (const OtherVocabulary& other : model.other_vocabularies) {
     const bool bridged = other.bridge != nullptr;
@@ -229,7 +229,7 @@ void DraftModelPool::Stop() {
   }
   jobs_.Close();
   if (worker_.joinable()) worker_.join();
-  // Those that were never begun hear that it is over.
+  // Jobs that never started fail.
   std::vector<std::function<void()>> rest;
   jobs_.Drain(&rest);
   for (const std::function<void()>& job : rest) job();
@@ -430,7 +430,8 @@ absl::StatusOr<v1::UnloadDraftModelResponse> DraftModelPool::UnloadModel(
     TANDEM_RETURN_IF_ERROR(CheckNotMerged(request.name()));
     held_.erase(found);
   }
-  // Routers hear of it before verifiers find it gone, as a rule; who comes too late goes on undrafted.
+  // Usually routers learn of it before verifiers find it gone. A session that is too late continues
+  // undrafted.
   changed_();
   v1::UnloadDraftModelResponse response;
   response.set_sessions(service_->RetireModel(request.name()).value_or(0));

@@ -68,7 +68,7 @@ class DraftModelPool {
  private:
   struct Held {
     v1::ModelInfo info;
-    std::string weights_sha256;  // Of a source, and where nobody asks for it: empty.
+    std::string weights_sha256;  // Empty for a source, and if not needed.
     ModelHost::Memory memory;    // 0 of a merge, which takes another one's.
     uint64_t kv_tokens = 0;
     DraftConstraints::Vocabularies vocabularies;

@@ -33,7 +33,7 @@ absl::StatusOr<ScoreRequest> ScoreRequestFromProto(const v1::ScoreRequest& proto
     }
     request.tokens.push_back(static_cast<TokenId>(proto.tokens(i)));
   }
-  // Whoever asks has applied the model's defaults already.
+  // The caller has already applied the model's defaults.
   TANDEM_ASSIGN_OR_RETURN(request.sampling, DecodeSampling(proto.sampling(), GenerationDefaults()));
   return request;
 }

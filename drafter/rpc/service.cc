@@ -20,7 +20,7 @@ constexpr size_t kMaxInboxMessages = 256;
 constexpr absl::string_view kFixedModels =
     "models cannot be loaded or unloaded here: the drafter was started without --models-folder";
 
-// Answers a call when what was asked for is done; at once where models do not change.
+// Answers a call when the change is done; at once if models cannot change.
 template <class Request, class Response, class Change>
 grpc::ServerUnaryReactor* AskForChange(grpc::CallbackServerContext* context, const Change& change,
                                        const Request* request, Response* response) {
@@ -347,7 +347,7 @@ void DrafterService::SendResponses() {
   traces_->DropUnanswered();
 }
 
-// A verifier that opens sessions in vain must not be able to fill the log: it has the reason.
+// Not logged, so that a verifier whose opens fail cannot fill the log. The verifier gets the reason.
 void DrafterService::LogRefusal(LinkId link, const DraftResponse& response) const {
   const auto* const refused = std::get_if<SessionRefused>(&response.event);
   if (refused == nullptr || !LogEnabled(LogLevel::kDebug)) return;

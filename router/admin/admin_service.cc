@@ -19,7 +19,7 @@
 namespace tandem::router {
 namespace {
 
-// Room for everything that is there, told at once.
+// Room for a message about everything that exists.
 constexpr StreamLimits kWatchLimits = {.max_queued_messages = 1 << 16, .max_queued_bytes = size_t{32} << 20};
 
 // What an edit returns becomes an answer.
@@ -57,7 +57,7 @@ absl::StatusOr<v1::DeleteRecordsResponse> DeleteRecordsOf(Spool* spool,
   return response;
 }
 
-// The sum of several swaps, answered when the last of them is told.
+// The sum of several swaps, answered when the last one is done.
 class SwapAnswer {
  public:
   SwapAnswer(v1::SwapTenantDrafterResponse* response, grpc::ServerUnaryReactor* reactor)

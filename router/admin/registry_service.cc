@@ -45,8 +45,7 @@ Registrar::Options OptionsFor(Router& router) {
   return options;
 }
 
-// PermissionDenied for a certificate that says something else than what is registered. What says nothing is
-// refused for that.
+// PermissionDenied for a certificate with another role than the registered one, and for one without a role.
 absl::Status CheckRole(const grpc::CallbackServerContext& context, const v1::ServerRegistration& server) {
   PeerRoles allowed = kVerifierRole | kDrafterRole;
   if (server.has_verifier()) allowed = kVerifierRole;
@@ -102,9 +101,8 @@ grpc::ServerUnaryReactor* RegistryService::Answer(grpc::CallbackServerContext* c
   }
   waiting_.fetch_add(1);
   worker_->Post([this, context, reactor, work = std::move(work)] {
-    // Whoever does not wait any more says so again, perhaps something else.
-    const absl::Status status =
-        context->IsCancelled() ? absl::CancelledError("the caller disconnected") : work();
+    // A caller that has stopped waiting registers again, possibly with other data.
+    const absl::Status status = context->IsCancelled() ? absl::CancelledError("the caller is gone") : work();
     waiting_.fetch_sub(1);
     reactor->Finish(ToGrpcStatus(status));
   });

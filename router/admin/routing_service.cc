@@ -80,7 +80,7 @@ absl::Status RoutingService::Explain(const RoutingSnapshot& routing, size_t tena
   router_.admission().Charge(tenant, prepared.ok() ? prepared->prompt().ids_size() : tokenized);
   if (!prepared.ok()) return prepared.status();
   const bool open = !selection.candidates.empty();
-  // Where the choice is not open, what it would rest on is told all the same.
+  // Explains the predictions even if the policy leaves no choice.
   std::vector<std::string> drafters;
   for (size_t drafter : open ? selection.candidates : tenant.allowed_drafters) {
     drafters.push_back(table.drafters[drafter].name);
@@ -123,7 +123,7 @@ absl::Status RoutingService::Learn(const RoutingSnapshot& routing, size_t tenant
     router_.admission().Charge(tenant, tokenized);
     if (!prompt.ok()) return AtSample(i, prompt.status());
     for (const CalibrationPrompt::Outcome& outcome : prompt->outcomes) {
-      // Names become keys of what is kept: only configured ones.
+      // Names become keys of stored state, so only configured ones are allowed.
       v1::SpeculationOptions options;
       options.set_drafter(outcome.drafter);
       const absl::Status known = SelectDrafter(table, tenant, options).status();

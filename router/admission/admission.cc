@@ -76,7 +76,7 @@ absl::StatusOr<Admission::Ticket> Admission::AdmitNext(const Tenant& tenant, siz
   ModelState& model = models_[model_index];
   TANDEM_RETURN_IF_ERROR(CheckQuotaLocked(tenant));
   Enter(model, tenant);
-  // Whoever waits and could have a place has one, so that nobody is overtaken here.
+  // Requests that wait and could have a place already have one, so this overtakes nobody.
   const bool has_place = total_ < total_limit_ && HasRoom(tenant.name) && MayTakePlace(model, tenant.name);
   if (!has_place && NumQueued(tenant.name) >= tenant.max_queued_requests) {
     Leave(model, tenant.name);

@@ -110,8 +110,7 @@ absl::Status SharedQuotas::Write() {
                                                         .expected_version = written_.version,
                                                         .replaced_lease = written_.lease});
   if (absl::IsAborted(entry.status())) {
-    // The lease has ended, or the answer to the write before was lost: what is there is replaced the next
-    // time.
+    // The lease has ended, or the answer to the previous write was lost: the next write replaces the value.
     TANDEM_ASSIGN_OR_RETURN(std::vector<LeasedEntry> entries, store_.ListLeased(key_));
     written_ = {};
     for (LeasedEntry& there : entries) {

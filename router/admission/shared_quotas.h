@@ -25,8 +25,8 @@ namespace tandem::router {
 //
 // Between two exchanges, a router does not know what the others admit. So a tenant that floods R routers can,
 // once, exceed its limit by what R - 1 of them admit within a second. It then owes these tokens, and its
-// requests in flight come down to the limit as they end. A router that starts takes the remaining tokens from
-// the others.
+// requests in flight come down to the limit as they end. A router that starts uses the others' figure of the
+// tokens that are left.
 //
 // If the store has been out of reach for the ttl of its leases, every router admits its part: limit and quota
 // divided by the last known number of routers. If only one router is cut off, it admits its part while the
@@ -72,7 +72,7 @@ class SharedQuotas {
   absl::Mutex mutex_;
   std::string key_ ABSL_GUARDED_BY(mutex_);
   uint32_t num_times_alone_ ABSL_GUARDED_BY(mutex_) = 0;
-  Used base_ ABSL_GUARDED_BY(mutex_);  // By tenant: used here before what is written begins.
+  Used base_ ABSL_GUARDED_BY(mutex_);  // By tenant: used here before the written counts begin.
   LeasedEntry written_ ABSL_GUARDED_BY(mutex_);
   absl::Time renewed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // By the keys of the other routers.

@@ -24,7 +24,7 @@ class WorkerPool {
   struct Share {
     std::string tenant;
     uint32_t weight = 1;
-    size_t bytes = 0;      // That it works through.
+    size_t bytes = 0;      // Size of its input.
     int32_t priority = 0;  // FairQueue's.
   };
 

@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<std::string>> DraftersOf(const CalibrateCommand& comm
   return drafters;
 }
 
-// Generates with the drafter pinned, and tells what it came to.
+// Generates with the drafter pinned, and returns the outcome.
 absl::StatusOr<v1::CalibrationOutcome> Try(const CalibrateCommand& command, const FilePrompt& prompt,
                                            const std::string& drafter, Client& client) {
   v1::GenerateRequest request = command.request;
@@ -97,7 +97,7 @@ absl::Status Calibrate(const CalibrateCommand& command, Terminal& terminal, Inte
   TANDEM_ASSIGN_OR_RETURN(const v1::CalibrateResponse response, client.Calibrate(request));
   terminal.out << absl::StrFormat("%d prompts, %d drafters\n", prompts->size(), drafters.size());
   for (const std::string& drafter : drafters) {
-    // A prompt on which nothing was drafted tells no acceptance.
+    // A prompt without drafts gives no acceptance.
     double sum = 0.0;
     size_t tried = 0;
     for (const v1::CalibrationSample& sample : request.samples()) {

@@ -24,8 +24,8 @@ class Conversation {
     if (!command_.system.empty()) Append("system", command_.system);
   }
 
-  // Sends a message and shows the answer, both of which the conversation then holds; one that failed leaves
-  // no trace in it. An interrupt keeps what came of the answer.
+  // Sends a message, shows the answer, and adds both to the conversation, or nothing if the request fails.
+  // After an interrupt, the part of the answer that has arrived is kept.
   absl::Status Ask(const std::string& message) {
     Append("user", message);
     v1::GenerateRequest request = command_.generation.request;
@@ -96,7 +96,7 @@ int RunChat(const ChatCommand& command, Terminal& terminal, const Clock& clock, 
       failed = true;
     }
   }
-  // A person has seen what failed and gone on; a script has to be told.
+  // A person has seen the failure and continued; a script needs the exit code.
   return failed && !interactive ? kExitFailure : kExitOk;
 }
 

@@ -40,8 +40,8 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateCommand& command,
   return request;
 }
 
-// What came of a request's outputs. The text of the first is written as it comes, that of the others when all
-// are over.
+// Collects a request's outputs. The text of the first is written as it arrives, that of the others when all
+// have ended.
 class Outputs {
  public:
   Outputs(const GenerateCommand& command, const TextRenderer::Options& options, std::ostream& out,

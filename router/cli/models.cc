@@ -21,7 +21,7 @@ std::string ModelsTable(const v1::ServerInfo& info) {
   std::vector<std::vector<std::string>> rows = {
       {"MODEL", "ARCHITECTURE", "STATE", "RUNNING", "WAITING", "KV TOKENS"}};
   for (const v1::ModelInfo& model : info.models()) {
-    // A verifier with one model tells of itself.
+    // A verifier with one model describes itself.
     bool serving = info.serving();
     v1::HeldModel held;
     held.set_running(info.running());

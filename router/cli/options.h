@@ -79,7 +79,7 @@ struct AdminCommand {
   v1::DrafterConfig drafter;
   std::vector<std::string> fields;
   v1::CanaryConfig canary;
-  std::vector<std::string> canary_fields;  // Settings of the canary that were given; others are to be kept.
+  std::vector<std::string> canary_fields;  // Given settings of the canary; the others stay.
   std::string swap_to;
   std::string request_id;  // For kForget; empty: everything.
   bool running = false;

@@ -143,7 +143,7 @@ class Resolver {
     }
   }
 
-  // After those that are configured, which go before.
+  // After the configured ones, which take precedence.
   void AddRegisteredDrafters() {
     if (!table_.registration.drafters) return;
     for (const Drafter& drafter : registered_) {
@@ -159,7 +159,7 @@ class Resolver {
     }
   }
 
-  // One that a tenant names and nobody is: it may come.
+  // A drafter that a tenant names and that does not exist: it may register later.
   void AddAbsentDrafter(const std::string& name) {
     if (!IsGoodName(name) || !drafter_names_.emplace(name, table_.drafters.size()).second) return;
     table_.drafters.push_back({.name = name, .draft_model = name, .draining = true, .absent = true});

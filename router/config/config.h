@@ -53,8 +53,8 @@ struct Canary {
   double min_share = 0.9;
   uint32_t min_rounds = 200;
   bool promote = false;
-  double max_error = 0.01;    // Probability that a verdict is wrong, however often it is asked for.
-  uint32_t max_requests = 0;  // 0: the trial goes on until there is a verdict.
+  double max_error = 0.01;    // Probability of a wrong verdict, however often it is evaluated.
+  uint32_t max_requests = 0;  // 0: the trial runs until there is a verdict.
 };
 
 // A tenant with every reference resolved; indices point into RoutingTable's models and drafters.

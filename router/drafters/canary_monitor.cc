@@ -9,7 +9,7 @@
 namespace tandem::router {
 namespace {
 
-// Past this many times min_rounds a trial begins anew.
+// After this many times min_rounds, a trial starts again.
 constexpr double kMaxRounds = 50.0;
 // A mean of few requests has an error that is itself uncertain: the variance of n requests counts as that of
 // n - 3, as of Student's distribution.

@@ -46,7 +46,7 @@ double SequentialMargin(double variance, double scale, double error);
 
 // The outcome of a trial.
 struct CanaryVerdict {
-  bool promote = false;  // Else the canary is to be rolled back.
+  bool promote = false;  // Otherwise, roll the canary back.
   std::string reason;
 };
 

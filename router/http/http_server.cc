@@ -48,7 +48,7 @@ absl::StatusOr<std::shared_ptr<asio::ssl::context>> LoadTls(const TlsFiles& file
   return context;
 }
 
-// What tells a file that was replaced: its number, size and time of change.
+// What identifies a replaced file: its inode number, size and time of change.
 std::string Stamp(const TlsFiles& files) {
   std::string stamp;
   for (const std::string& path : {files.certificate, files.key}) {

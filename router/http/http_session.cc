@@ -39,7 +39,7 @@ HttpAnswer PlainAnswer(int status, std::string text) {
       .status = status, .fields = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = std::move(text)};
 }
 
-// What of Beast's refusals a client can be told; nothing for connections that have simply ended.
+// The answer to a request that Beast refuses; none for connections that have just ended.
 std::optional<HttpAnswer> AnswerTo(const error_code& error) {
   if (error == http::error::body_limit) return PlainAnswer(413, "the body is too large\n");
   if (error == http::error::header_limit || error == http::error::buffer_overflow)
@@ -196,7 +196,7 @@ class Session final : public HttpSessionBase {
   }
   void ClearDeadline() { timer_.cancel(); }
 
-  // Breaks the connection; whoever waits for it learns of it.
+  // Breaks the connection, and notifies those who wait for it.
   void Shut() {
     if (state_ == State::kClosed) return;
     state_ = State::kClosed;
@@ -235,7 +235,7 @@ class Session final : public HttpSessionBase {
     if (state_ == State::kClosed) return;
     if (error) return Shut();
     buffer_.commit(bytes);
-    // What is sent ahead of the answer waits, and whether its client is still there shows by writing.
+    // Requests sent ahead of the answer wait; a write shows whether the client is still there.
     if (state_ == State::kIdle) ReadHead();
   }
 
@@ -260,8 +260,8 @@ class Session final : public HttpSessionBase {
     SendWhole(*answer, true);
   }
 
-  // Where a body ends has to be beyond doubt, for us as for whoever stands between. Beast refuses a length
-  // beside pieces, and two lengths.
+  // The end of a body must be unambiguous, for this server and for proxies in between. Beast refuses a length
+  // together with chunks, and two lengths.
   std::optional<HttpAnswer> RefuseFraming() const {
     const std::optional<std::string> length = head_.Field("content-length");
     if (length.has_value() &&
@@ -336,7 +336,7 @@ class Session final : public HttpSessionBase {
     return text;
   }
 
-  // `linger`: the client may still be sending a body that nobody reads.
+  // `linger`: the client may still be sending a body that is not read.
   void SendWhole(const HttpAnswer& answer, bool linger) {
     linger_ = linger;
     SetDeadline(shared_.options.answer_timeout);

@@ -346,7 +346,7 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
       out = Pieces(index, finished.text(), finished.deltas(), nullptr, {});
     choice.text += finished.text();
     choice.finish_reason = FinishReasonOf(finished.reason());
-    // What is cut by a limit says so, calls or not.
+    // An output that a limit has cut says so, with or without calls.
     if (!choice.parsed.calls.empty() && choice.finish_reason == "stop") choice.finish_reason = "tool_calls";
     choice.matched_stop = finished.matched_stop();
     choice.usage = finished.usage();
@@ -364,7 +364,7 @@ std::string CompletionAnswer::Pieces(size_t index, const std::string& text,
     return text.empty() && !tells ? "" : Chunk(index, text, std::move(logprobs), tokens, /*first=*/false);
   }
   std::string out;
-  // The first one has what is told of the tokens, whether or not their text is certain.
+  // The first event has the data about the tokens, whether or not their text is certain.
   if (deltas.empty() && tells)
     out = Chunk(index, {{"content", ""}}, std::move(logprobs), tokens, /*first=*/false);
   for (int i = 0; i < deltas.size(); ++i) {
@@ -384,7 +384,7 @@ std::string CompletionAnswer::Chunk(size_t index, OrderedJson said, OrderedJson 
   if (request_.return_token_ids && !first) choice["token_ids"] = tokens;
   OrderedJson frame = Frame(/*chunk=*/true);
   frame["choices"] = OrderedJson::array({std::move(choice)});
-  // With include_usage every event but the last has the field, and nothing in it where no more was asked for.
+  // With include_usage every event before the last has the field, which is null unless more was requested.
   if (request_.include_usage) frame["usage"] = UsageSoFar(index);
   return ServerSentEvent(frame);
 }

@@ -50,8 +50,8 @@ class CompletionAnswer final : public AnswerWriter {
     std::string text;
     std::vector<uint32_t> tokens;
     uint64_t num_tokens = 0;      // So far.
-    OrderedJson logprobs;         // Entries, in the shape of the API; null when none were asked for.
-    OrderedJson prompt_logprobs;  // As vLLM has them; null when none were asked for.
+    OrderedJson logprobs;         // Entries, in the API's format; null if not requested.
+    OrderedJson prompt_logprobs;  // In vLLM's format; null if not requested.
     size_t echoed_bytes = 0;      // Of a prompt that is echoed with log probabilities, so far.
     std::string finish_reason;    // Empty until it is finished.
     std::string matched_stop;

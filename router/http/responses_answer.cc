@@ -76,7 +76,7 @@ OrderedJson ResponsesAnswer::Response(const char* status) const {
   const v1::Usage& usage = finished_.usage();
   response["usage"] = {
       {"input_tokens", usage.prompt_tokens()},
-      // What is written to a cache has no price here.
+      // Writing to a cache has no price here.
       {"input_tokens_details", {{"cached_tokens", usage.cached_prompt_tokens()}, {"cache_write_tokens", 0}}},
       {"output_tokens", usage.completion_tokens()},
       {"output_tokens_details", {{"reasoning_tokens", 0}}},

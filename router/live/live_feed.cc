@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<LiveFeed::Watcher>> LiveFeed::Watch(uint64_t seen
   }
   num_watchers_.fetch_add(1, std::memory_order_relaxed);
   if (seen > last_id_) seen = 0;
-  // The first time, there is no telling what was missed: what is not kept any more never was.
+  // The first time, it is unknown what was missed, so nothing counts as missed.
   const uint64_t first_kept = last_id_ + 1 - events_.size();
   return std::unique_ptr<Watcher>(new Watcher(*this, seen == 0 ? first_kept : seen + 1));
 }

@@ -84,7 +84,7 @@ class LiveFeed {
     Watcher(LiveFeed& feed, uint64_t next) : feed_(feed), next_(next) {}
 
     LiveFeed& feed_;
-    uint64_t next_;  // Id of the event to be told next.
+    uint64_t next_;  // Id of the next event.
   };
 
   // Starts watching after the event `seen`. 0, or an id that never existed: from the first stored event.

@@ -123,7 +123,7 @@ Json NodeOf(const v1::TreeNodeTrace& node, const PromptEncoder& encoder) {
           {"l", SourceNumber(node.source())}};
 }
 
-// What the constraint forbids, below nodes of the tree, of which `shown` are told.
+// Candidates that the constraint forbids, below nodes of the tree, of which `shown` are included.
 Json MaskedOf(const v1::RoundTrace& round, size_t shown, const PromptEncoder& encoder) {
   Json masked = Json::array();
   for (int i = 0; i < std::min(round.masked_size(), kMaxLiveNodes); ++i) {
@@ -138,7 +138,7 @@ Json TreeOf(const v1::RoundTrace& round, const PromptEncoder& encoder, std::stri
   const int count = std::min(round.tree_size(), kMaxLiveNodes);
   for (int i = 0; i < count; ++i) {
     const v1::TreeNodeTrace& node = round.tree(i);
-    // Parents stand before their children: what is cut off takes nobody's parent away.
+    // Parents come before their children, so cutting the list removes no parent of a remaining node.
     if (node.parent() > static_cast<uint32_t>(i)) {
       *problem = "the verifier sent a tree with a node before its parent";
       return Json::array();

@@ -23,12 +23,12 @@
 namespace tandem::router {
 namespace {
 
-// A browser hears something at least as often: it can tell a quiet router from one that is lost.
+// A browser gets something at least this often, so that it can distinguish a quiet router from a lost one.
 constexpr absl::Duration kBeat = absl::Seconds(1);
-// For browsers to be told that the server ends.
+// Time to tell browsers that the server ends.
 constexpr absl::Duration kFarewell = absl::Seconds(1);
 
-// Nothing from elsewhere is loaded, nothing is kept, nobody frames the page.
+// Loads nothing from elsewhere, stores nothing, and may not be framed.
 constexpr char kSafetyHeaders[] =
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; "

@@ -50,7 +50,7 @@ struct ServedModel {
   GenerationDefaults defaults;
   std::shared_ptr<const PromptEncoder> encoder;
   OutputFormat output_format;
-  bool lays_out_tools = false;  // The chat template tells of tools.
+  bool lays_out_tools = false;  // The chat template supports tools.
   // Whether the mark of calls or of reasoning is a special token, which has no text.
   bool has_special_call_marks = false;
   bool has_special_reasoning_marks = false;

@@ -26,8 +26,8 @@ absl::Status ReadText(const OrderedJson& object, const char* name, absl::string_
   return absl::OkStatus();
 }
 
-// What a function's description and a call have in common: "type" is "function", and the rest stands in
-// "function" or beside it. Other members than `known` are refused.
+// The common part of a function's description and a call: "type" is "function", and the other members are in
+// "function" or next to it. Members other than `known` are refused.
 absl::StatusOr<const OrderedJson*> FunctionOf(const OrderedJson& json, const std::string& path,
                                               std::string* inner_path,
                                               std::initializer_list<absl::string_view> known) {

@@ -108,7 +108,7 @@ absl::StatusOr<v1::RegisterResponse> Registrar::RegisterLocked(const v1::ServerR
     if (const absl::Status read = Reread(); !read.ok()) status = read;
     if (IsOutOfReach(status)) break;
   }
-  // Routing goes on as it was while the store is out of reach, and so does the server's part in it.
+  // While the store is out of reach, routing stays as it was, including the server's part in it.
   if (IsOutOfReach(status) && IsThere(list_.Find(key), server.instance())) status = absl::OkStatus();
   EndOutdated(server);
   if (!status.ok()) {

@@ -59,7 +59,7 @@ absl::Status ServerList::CheckName(const v1::ServerRegistration& server, const K
 
 class ServerList::Claims {
  public:
-  // Whether `server` can be used besides those that were added, and if not, why.
+  // Whether `server` can be used together with those that were added, and if not, why.
   absl::Status Check(const v1::ServerRegistration& server) const {
     return server.has_verifier() ? CheckWeights(server.verifier()) : CheckNames(server.drafter());
   }

@@ -42,7 +42,7 @@ class ServerList {
     Registration registration;
     std::vector<RegistrableModel> models;
     size_t max_servers = 512;
-    size_t max_unknown_left = 64;  // That are remembered to have left though nobody knew them.
+    size_t max_unknown_left = 64;  // Most unknown servers recorded as having left.
   };
   explicit ServerList(Options options) : options_(std::move(options)) {}
 
@@ -54,7 +54,7 @@ class ServerList {
     uint64_t order = 0;   // When it came to the store: the version of its entry, or of the last there was.
     absl::Time heard = absl::InfinitePast();  // When it last called here.
   };
-  // Null: nobody has the name.
+  // Null if no server has the key.
   const Known* Find(const std::string& key) const;
 
   // What to do with a registration.

@@ -137,7 +137,7 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
 
   absl::MutexLock lock(&mutex_);
   if (status_.has_value() || !prepared.ok()) {
-    // Whoever sends what is refused, or cancels, pays for the work all the same.
+    // A client pays for the work even if the request is refused or cancelled.
     router_.admission().Charge(*tenant_, tokenized);
     End(prepared.status());
     Advance();
@@ -275,7 +275,7 @@ void GenerateCall::Learn(const v1::GenerationFinished& finished) {
 }
 
 void GenerateCall::StartAttempt() {
-  // Those that are known not to serve would only refuse it, and be ejected for that.
+  // Verifiers that are known not to serve would only refuse it, and would then be ejected.
   if (!router_.verifiers().MayServe(model_) && WaitForVerifier(router_.verifiers().NoneServes(model_)))
     return;
   const int attempt = ++attempts_;
@@ -430,7 +430,7 @@ void GenerateCall::RecordEvent(const v1::GenerateResponse& event) {
 }
 
 void GenerateCall::LearnPolicy(const v1::SpeculationStats& stats, absl::string_view state) {
-  // Another drafter has taken over meanwhile, or this one was lost: what was learned is about nobody alone.
+  // Another drafter has taken over meanwhile, or this one was lost: the state does not belong to one drafter.
   const std::string& drafter = policy_key_.drafter;
   if (stats.drafter() != drafter || prepared_.drafter().name() != drafter || !stats.drafter_lost().empty())
     return;
@@ -497,7 +497,7 @@ void GenerateCall::End(absl::Status status) {
   router_.running_calls().Remove(this);
   attempt_.reset();
   wait_.reset();
-  // Nothing more is done for it: a client that does not read what is queued keeps no one out.
+  // The work is done, so a client that does not read the queue keeps nobody out.
   if (reserved_tokens_.has_value()) {
     router_.admission().Settle(*tenant_, *reserved_tokens_,
                                used_tokens_ + (relay_.has_value() ? relay_->num_tokens() : 0));
@@ -527,7 +527,7 @@ void GenerateCall::Advance() {
   OfferFeedback();
   if (recorded_.has_value() && status_->ok()) recorded_->End(router_.clock().Now());
   ticket_ = Admission::Ticket();
-  // Of callers that nobody knows there is no more to be told than in the log.
+  // For unauthenticated callers, a trace would contain no more than the log.
   if (tenant_ != nullptr) {
     trace_.OnEnd(status_->code(), relay_.has_value() ? relay_->num_tokens() : 0, router_.clock().Now());
   }
@@ -539,7 +539,7 @@ void GenerateCall::OfferFeedback() {
   std::vector<FeedbackDrafter> candidates;
   for (const size_t index : tenant_->allowed_drafters) {
     const Drafter& drafter = routing_->table().drafters[index];
-    // Those that draft by text score nothing.
+    // Drafters that draft by text cannot score.
     if (drafter.draining || router_.chooser().FitOf(model_, drafter.name) != VocabularyFit::kIds) continue;
     candidates.push_back({drafter.name, drafter.endpoint, drafter.draft_model});
   }
@@ -550,7 +550,7 @@ void GenerateCall::OfferFeedback() {
 }
 
 void GenerateCall::LogEnd() const {
-  // Callers that nobody knows must not be able to fill the log.
+  // Unauthenticated callers must not be able to fill the log.
   if (tenant_ == nullptr) return;
   LogInfo("request ended", {{"request_id", request_id_},
                             {"trace_id", trace_.trace_id()},
@@ -570,8 +570,8 @@ void GenerateCall::OnCancel() {
 void GenerateCall::OnClientGone() {
   const bool late = router_.clock().Now() >= deadline_ - kDeadlineTolerance;
   End(late ? absl::DeadlineExceededError("the call's deadline has passed")
-           : absl::CancelledError("the client cancelled the call or disconnected"));
-  // Nobody reads what is queued; a message being written stays until gRPC lets go of it.
+           : absl::CancelledError("the client cancelled the call or is gone"));
+  // Nobody reads the queue any more. A message in flight stays until gRPC releases it.
   queue_.erase(queue_.begin() + (writing_ ? 1 : 0), queue_.end());
 }
 

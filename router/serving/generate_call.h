@@ -173,7 +173,7 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   std::string request_id_;
   DrafterSelection drafter_;
   PromptHandle prompt_;                                // Of requests that may be drafted.
-  std::shared_ptr<ChoiceFeatures> feedback_features_;  // Of those that are to be scored.
+  std::shared_ptr<ChoiceFeatures> feedback_features_;  // Of requests to be scored.
   DrafterDecision decision_;
   PolicyKey policy_key_;  // Of what its window policy learns.
 
@@ -205,7 +205,7 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   // The front one is being written while writing_.
   struct Queued {
     v1::GenerateResponse event;
-    int attempt = 0;  // That it came from.
+    int attempt = 0;  // The attempt it came from.
   };
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

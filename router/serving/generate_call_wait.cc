@@ -13,7 +13,7 @@
 namespace tandem::router {
 namespace {
 
-// What clients are told to wait when every verifier is full.
+// The RetryInfo delay for clients when every verifier is full.
 constexpr absl::Duration kRetryDelay = absl::Seconds(1);
 
 }  // namespace
@@ -31,7 +31,7 @@ void GenerateCall::TellArithmetic(v1::GenerationChunk& chunk) {
   const uint64_t told = chunk.arithmetic();
   chunk.clear_arithmetic();
   if (arithmetic_ != 0) return;
-  // Of a verifier that does not tell, what it was when it was last asked.
+  // If the verifier does not send it, its last known value.
   arithmetic_ = told != 0 ? told : attempt_->arithmetic();
   chunk.set_arithmetic(arithmetic_);
 }
@@ -42,7 +42,7 @@ absl::Status GenerateCall::NoVerifier(absl::string_view last) const {
 }
 
 void GenerateCall::EndWithoutVerifier(const absl::Status& reason) {
-  // One that suits may come back, and those that are full may have room soon.
+  // A suitable verifier may come back, and full ones may have room soon.
   if (absl::IsUnavailable(reason) && WaitForVerifier(reason)) return;
   const bool is_final = absl::IsInvalidArgument(reason) || absl::IsNotFound(reason);
   End(is_final ? reason : WithRetryAfter(reason, kRetryDelay));

@@ -25,7 +25,7 @@ LiveStart DescribeStart(Router& router, const RoutingSnapshot& routing, const Te
                   .window_policy = prepared.speculation().window_policy().empty()
                                        ? tenant.window_policy
                                        : prepared.speculation().window_policy()};
-  // Where the choice was not open, what it would have rested on is told all the same.
+  // Includes the predictions even if the policy left no choice.
   std::vector<std::string> names;
   for (size_t drafter : selection.candidates.empty() ? tenant.allowed_drafters : selection.candidates) {
     names.push_back(drafters[drafter].name);

@@ -10,7 +10,7 @@
 namespace tandem::router {
 namespace {
 
-// What output `index` asks for, by itself.
+// The request of output `index` alone.
 GenerateCall::Request RequestOf(const v1::GenerateRequest& whole, const std::string& request_id,
                                 uint64_t seed, uint32_t index) {
   auto request = std::make_shared<v1::GenerateRequest>(whole);

@@ -82,7 +82,7 @@ class OutputsCall final : public std::enable_shared_from_this<OutputsCall> {
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Output>> outputs_ ABSL_GUARDED_BY(mutex_);
   GenerateCall::Request request_ ABSL_GUARDED_BY(mutex_);  // Of several outputs.
-  uint32_t num_others_ ABSL_GUARDED_BY(mutex_) = 0;        // That are to be started.
+  uint32_t num_others_ ABSL_GUARDED_BY(mutex_) = 0;        // To be started.
   uint32_t left_ ABSL_GUARDED_BY(mutex_) = 1;              // Outputs that have not ended.
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;              // Of output 0, once it has started.
   // The front one is being written while writing_.
@@ -91,7 +91,7 @@ class OutputsCall final : public std::enable_shared_from_this<OutputsCall> {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;          // The client: nothing more is written.
   bool others_begun_ ABSL_GUARDED_BY(mutex_) = false;  // They count as left.
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;     // No more outputs are started, and none goes on.
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;     // No outputs are started, and none continues.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // Of the first that failed.
   grpc::Alarm start_;

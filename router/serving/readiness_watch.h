@@ -42,7 +42,7 @@ class ReadinessWatch {
   GaugeFamily* const places_;
   Readiness readiness_;  // The thread's.
   bool ready_ = false;
-  std::vector<std::string> unserved_;  // As last told.
+  std::vector<std::string> unserved_;  // As last logged.
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -10,7 +10,7 @@ namespace {
 
 // Deeper trees than any verifier makes; what claims more is counted as this.
 constexpr uint32_t kDeepestWindow = 1024;
-// Sources of drafts, and drafters that a request is swapped to, that are told apart.
+// Most pairs of source and drafter with their own statistics.
 constexpr int kMostSources = 32;
 constexpr uint32_t kMaxPromptChunk = 1024;
 
@@ -24,7 +24,7 @@ void AddCounts(const google::protobuf::RepeatedField<uint32_t>& from,
   for (int i = 0; i < from.size(); ++i) CountAt(to, static_cast<uint32_t>(i), from[i]);
 }
 
-// The entry of a source and drafter; nullptr when there are as many as are told apart.
+// The entry of a source and drafter; nullptr if there is no room for another.
 v1::SourceStats* FindOrAdd(v1::DraftSource source, const std::string& drafter, v1::SpeculationStats& stats) {
   for (v1::SourceStats& entry : *stats.mutable_by_source()) {
     if (entry.source() == source && entry.drafter() == drafter) return &entry;
@@ -91,7 +91,7 @@ absl::Status Relay::CheckChunk(const v1::GenerationChunk& chunk) const {
   return absl::OkStatus();
 }
 
-// A verifier that takes over tells the prompt from the beginning; what the client has of it is cut off.
+// A verifier that takes over sends the prompt from the beginning; the part that the client has is cut off.
 absl::StatusOr<bool> Relay::OnPrompt(v1::PromptChunk& chunk) {
   const auto size = static_cast<uint32_t>(chunk.details_size());
   if (!attempt_started_) return ProtocolError("a part of the prompt before started");
@@ -132,7 +132,7 @@ void Relay::Count(const v1::GenerationChunk& chunk) {
   for (uint32_t i = 0; i < accepted; ++i) CountAt(*current_.mutable_accepted_per_position(), i, 1);
 }
 
-// What a round tells of its sources, but for rejections, which only a verifier knows.
+// A round's statistics by source, without rejections, which only a verifier knows.
 void Relay::CountShares(const v1::GenerationChunk& chunk) {
   uint32_t num_sources = 0;
   uint32_t position = 0;
@@ -209,7 +209,7 @@ Relay::End Relay::OnEnd(const absl::Status& status, bool in_time) const {
     case absl::StatusCode::kOk:
       return {.status = ProtocolError("the end of the stream without finished")};
     case absl::StatusCode::kUnavailable:
-    // The client did not cancel, or nobody would listen: the verifier gave the request up.
+    // The client did not cancel, or this call would have ended: the verifier has cancelled the request.
     case absl::StatusCode::kCancelled: {
       const absl::string_view how = absl::IsCancelled(status) ? " cancelled the request" : " was lost";
       return {.retry = true,

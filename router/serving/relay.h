@@ -48,7 +48,7 @@ class Relay {
   absl::StatusOr<bool> OnEvent(v1::GenerateResponse& event);
 
   struct End {
-    bool retry = false;   // The verifier was lost, or is full: another one can go on.
+    bool retry = false;   // The verifier was lost or is full; another one can continue.
     absl::Status status;  // The request's terminal status when there is no retry, or none left to try.
   };
 
@@ -75,7 +75,7 @@ class Relay {
   const Names names_;
   const size_t num_resumed_;
   const uint32_t prompt_tokens_;
-  uint32_t prompt_told_ = 0;     // Of them, to the client,
+  uint32_t prompt_told_ = 0;     // Sent to the client,
   uint32_t prompt_in_turn_ = 0;  // and by the current attempt.
   std::vector<uint32_t> tokens_;
   std::string endpoint_;

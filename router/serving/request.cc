@@ -97,8 +97,7 @@ absl::Status ValidateConstraint(const v1::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
-// What asks for drafting while the mode says that there shall be none is refused, so that nothing a client
-// sets goes without effect.
+// Options for drafting are refused if the mode turns drafting off, so that no option is silently ignored.
 absl::Status ValidateSpeculation(const v1::SpeculationOptions& speculation) {
   if (!v1::SpeculationMode_IsValid(speculation.mode())) {
     return Invalid("speculation.mode: ", static_cast<int>(speculation.mode()), ", expected 0, 1 or 2");
@@ -187,7 +186,7 @@ absl::Status PromptError(absl::string_view field, const absl::Status& status) {
       absl::StrCat(field, ": ", status.message()));
 }
 
-// What a text that cannot be encoded cost to look at, in tokens: nobody knows, so four bytes count as one.
+// The cost, in tokens, of a text that cannot be encoded. It is unknown, so four bytes count as one token.
 uint64_t CostOfRefusal(const v1::GenerateRequest& request, uint64_t most) {
   return std::min<uint64_t>(most, 1 + request.ByteSizeLong() / 4);
 }
@@ -348,7 +347,7 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
                    " that the model's context has room for");
   }
   if (request.has_resume()) *prepared.mutable_emitted() = request.resume().emitted();
-  // Whoever has some of the output has been told the prompt.
+  // A client that has some of the output already has the prompt.
   if (!prepared.emitted().ids().empty()) prepared.mutable_output()->clear_prompt_logprobs();
   prepared.set_priority(request.priority());
   TANDEM_RETURN_IF_ERROR(

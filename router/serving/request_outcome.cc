@@ -6,7 +6,8 @@ RequestOutcome OutcomeOf(absl::string_view drafter, const v1::SpeculationStats& 
   RequestOutcome outcome;
   const v1::MeasuredCosts& costs = stats.costs();
   outcome.verify.assign(costs.verify_seconds().begin(), costs.verify_seconds().end());
-  // Another one has taken over meanwhile, or the drafter was lost: what was measured is nobody's alone.
+  // Another drafter has taken over meanwhile, or the drafter was lost: the measurements do not belong to one
+  // drafter.
   if (stats.drafter() != drafter || !stats.drafter_lost().empty()) return outcome;
   outcome.decode_tokens = costs.decode_tokens();
   outcome.decode_seconds = costs.decode_seconds();

@@ -13,7 +13,7 @@ namespace {
 // Before a drain's end, for the last messages to leave.
 constexpr absl::Duration kEndingTime = absl::Seconds(1);
 
-// The same, with the chooser told how long verifiers' rounds take.
+// The same, and passes the times of verifiers' rounds to the chooser.
 VerifierPool::Options TellingOfRounds(VerifierPool::Options options, DrafterChooser* chooser) {
   options.on_info = [chooser](size_t model, const v1::ServerInfo& info) {
     std::vector<DrafterChooser::RoundPoint> rounds;

@@ -19,7 +19,7 @@ constexpr absl::Duration kPatience = absl::Seconds(10);
 
 }  // namespace
 
-// One swap over all verifiers concerned. Its end is told by the last question that holds it.
+// One swap over all verifiers concerned. When the last question releases it, `done` is called.
 struct RunningCalls::Swap {
   ~Swap() {
     if (error.ok()) {

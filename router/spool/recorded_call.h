@@ -34,7 +34,7 @@ class RecordedCall {
   Spool* const spool_;
   bool client_wants_logprobs_ = false;
   uint32_t client_top_ = 0;
-  bool whole_ = true;  // All tokens came with what was asked for.
+  bool whole_ = true;  // All tokens came with the requested data.
   SpoolRecord record_;
 };
 

@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<SpoolFolder>> SpoolFolder::Open(Options options) 
     return absl::FailedPreconditionError(absl::StrCat(
         own.folder, ": another router writes to this spool; expected a folder of its own for each router"));
   }
-  // Segments of processes before stay as they are: a torn tail is no place to go on.
+  // Segments of earlier processes stay unchanged, because one must not append after a torn tail.
   for (fs::directory_iterator tenant(own.folder, error), end; !error && tenant != end;
        tenant.increment(error)) {
     for (const fs::path& segment : SegmentsOf(tenant->path())) {

@@ -131,7 +131,7 @@ const unsigned char* Bytes(absl::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
 
-// What is authenticated and not encrypted.
+// The data that is authenticated but not encrypted.
 std::string Associated(const SpoolHeader& header, absl::string_view head) {
   std::string associated(reinterpret_cast<const char*>(header.file_id.data()), header.file_id.size());
   absl::StrAppend(&associated, head.substr(0, kAuthenticatedHeadBytes));

@@ -37,7 +37,7 @@ class LeaseStore {
     std::string value;
     absl::Duration ttl;             // Whole seconds; the store may give more.
     uint64_t expected_version = 0;  // That the key has now; 0: it must not exist.
-    int64_t replaced_lease = 0;     // Of the value before, which nobody needs then; 0: none.
+    int64_t replaced_lease = 0;     // Of the replaced value, which is then ended; 0: none.
   };
   // Writes a value with a lease of its own. Aborted, naming the key, if the key has another version;
   // otherwise errors as in RoutingStore.

@@ -170,8 +170,8 @@ absl::Status CheckTakesSessions(const RoutingState& state, const Records& record
 
 using Changes = absl::StatusOr<std::vector<StoreChange>>;
 
-// A path names another socket on each machine, whoever listens there: verifiers connect to it where the
-// operator's own configuration says so, and not because somebody with an admin's token asks.
+// A path names a different socket on each machine. Verifiers connect to it only if the operator's
+// configuration says so, not at the request of anybody with an admin's token.
 absl::Status CheckEndpoint(const std::string& endpoint) {
   if (!absl::StartsWith(endpoint, "unix:") && !absl::StartsWith(endpoint, "unix-abstract:"))
     return absl::OkStatus();
@@ -234,7 +234,7 @@ absl::StatusOr<v1::TenantInfo> GetTenant(RoutingState& state, const std::string&
 absl::StatusOr<v1::TenantInfo> SetTenant(RoutingState& state, const v1::SetTenantRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckToken(request.config()));
   const v1::TenantConfig config = WithoutToken(request.config());
-  // What is stored is the digest, whichever of the two was meant.
+  // The store holds the digest, whichever of the two was given.
   google::protobuf::RepeatedPtrField<std::string> fields = request.fields();
   std::replace(fields.begin(), fields.end(), std::string("token"), std::string("token_sha256"));
   const absl::Status edited = state.Edit([&](const RoutingStore::Listing& listing) -> Changes {

@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<RoutingState>> RoutingState::Open(const v1::Route
   v1::RouterConfig base = file;
   base.clear_tenants();
   base.clear_drafters();
-  // Damage is an error here: there is nothing yet to go on with.
+  // Damage is an error here, because there is no earlier version to use.
   const absl::StatusOr<uint64_t> applied = EditStore(
       base, *store, [&store] { return store->List(kRoutingPrefix); },
       [&file](const RoutingStore::Listing& listing) { return ApplyConfigFile(file, listing); });

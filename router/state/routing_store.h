@@ -21,13 +21,13 @@ struct StoredEntry {
   std::string key;
   std::string value;     // Any bytes.
   uint64_t version = 0;  // Version of the store when the value was last written.
-  int64_t lease = 0;     // That it ends with (LeaseStore); 0: none.
+  int64_t lease = 0;     // Its lease (LeaseStore); 0: none.
 };
 
 // One write of a transaction.
 struct StoreChange {
   std::string key;
-  std::optional<std::string> value;  // Absent: delete the key. Deleting what is not there is no error.
+  std::optional<std::string> value;  // Absent: delete the key, if it exists.
   // The version of the key on which this change is based; 0: the key must not exist. Absent: any version.
   std::optional<uint64_t> expected_version;
 };

@@ -27,9 +27,9 @@ constexpr int64_t kSchemaVersion = 1;
 // Payload of the status of a file that SQLite does not know as its own.
 constexpr absl::string_view kNoDatabase = "tandem/no-database";
 
-// Beside the entries, so that versions of Tandem without seals go on with the file, and ignore it. The row
-// without a key says which version of the store was sealed last; when the store has another one, such a
-// version has written to it, and what it left without a seal is sealed anew.
+// A separate table, so that versions of Tandem without seals can use the file and ignore it. The row without
+// a key holds the version of the store that was sealed last. If the store has another version, a Tandem
+// without seals has written to it, and entries without a seal are sealed again.
 constexpr char kCreateSeals[] =
     "CREATE TABLE IF NOT EXISTS seals(key BLOB PRIMARY KEY NOT NULL, version INTEGER NOT NULL,"
     " digest BLOB NOT NULL) WITHOUT ROWID;";
@@ -299,7 +299,7 @@ absl::StatusOr<bool> SqliteStore::IsSealed() {
 absl::Status SqliteStore::SealWhatIsNot() {
   TANDEM_ASSIGN_OR_RETURN(const bool sealed, IsSealed());
   if (sealed) return absl::OkStatus();
-  // Those that have seals are checked.
+  // Entries with seals are checked.
   TANDEM_ASSIGN_OR_RETURN(const Listing listing, ListInTransaction(""));
   TANDEM_RETURN_IF_ERROR(Execute("DELETE FROM seals"));
   for (const StoredEntry& entry : listing.entries) TANDEM_RETURN_IF_ERROR(WriteSeal(entry));

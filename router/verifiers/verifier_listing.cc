@@ -1,4 +1,4 @@
-// Which verifiers a model has: those that are configured, those behind names, and those that registered.
+// The list of a model's verifiers: configured ones, addresses of names, and registered ones.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -85,7 +85,7 @@ std::vector<std::pair<size_t, DnsName>> VerifierPool::UsedNames(const Model& mod
 }
 
 void VerifierPool::ResolveNames() {
-  // By name, to log what is new only.
+  // By name, to log only new errors.
   std::map<std::pair<size_t, size_t>, std::string> errors;
   const auto due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || names_changed_; };
   while (true) {
@@ -118,7 +118,7 @@ void VerifierPool::ResolveNames() {
 
 void VerifierPool::SetAddresses(Model& model, size_t name, const std::vector<std::string>& addresses) {
   absl::MutexLock lock(model.mutex.get());
-  // Taken away while it was asked for.
+  // Removed while it was being resolved.
   if (!model.names[name].used) return;
   model.wanted[name] = std::set<std::string>(addresses.begin(), addresses.end());
   ListWanted(model);

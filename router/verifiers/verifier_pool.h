@@ -222,7 +222,7 @@ class VerifierPool {
   RetryBudget budget_ ABSL_GUARDED_BY(budget_mutex_);
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool names_changed_ ABSL_GUARDED_BY(mutex_) = false;  // Some are to be asked for at once.
+  bool names_changed_ ABSL_GUARDED_BY(mutex_) = false;  // Some must be resolved at once.
   int probes_ ABSL_GUARDED_BY(mutex_) = 0;              // Under way.
   std::thread monitor_;
   std::thread resolver_;

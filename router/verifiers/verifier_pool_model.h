@@ -32,7 +32,7 @@ struct VerifierPool::Attempt::Entry {
   size_t name = kNoName;  // Among the model's names.
   bool probing = false;
   bool serving = true;
-  bool confirmed = false;                      // `serving` is what it said, and not what is hoped.
+  bool confirmed = false;                      // `serving` is what it said, not an assumption.
   bool asked = false;                          // For its capacity, since it last began to serve,
   absl::Time asked_at = absl::InfinitePast();  // and when.
   bool told = false;                           // It has said what it holds, or does not, since it was added.
@@ -61,7 +61,7 @@ struct VerifierPool::Model {
   // Entries are never removed.
   std::unique_ptr<VerifierChoice> choice;
   std::vector<std::unique_ptr<Attempt::Entry>> entries;
-  std::set<std::string> configured;                // Addresses, as last told.
+  std::set<std::string> configured;                // Addresses, as last set.
   std::map<size_t, std::set<std::string>> wanted;  // Likewise, by name or kRegistered.
   std::map<std::string, uint32_t> room;            // Of those that registered, by address.
   absl::flat_hash_map<const Wait*, std::shared_ptr<const std::function<void()>>> waits;

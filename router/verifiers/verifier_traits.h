@@ -40,7 +40,7 @@ VerifierTraits TraitsOf(const v1::ServerInfo& info, absl::string_view model);
 
 // What a request needs from a verifier.
 struct VerifierNeeds {
-  uint64_t tokens = 0;  // Prompt and output together: what is asked for, or one of output where nothing is.
+  uint64_t tokens = 0;      // Prompt and output together; without a requested length, one token of output.
   uint64_t arithmetic = 0;  // Of the verifier where the output began; 0 if there is none, or nothing known.
   std::string adapter;      // Empty: none.
 };

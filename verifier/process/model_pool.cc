@@ -25,7 +25,7 @@ ModelPool::ModelPool(ModelServer::Context context)
     : context_(std::move(context)), several_(ServesSeveral(*context_.options)) {
   if (several_) context_.turns = std::make_shared<EngineTurns>();
   context_.stopped = [this, stopped = context_.stopped] { return ending_ || stopped(); };
-  // Has the worker do what a request asks for.
+  // Runs a request's work on the worker.
   const auto posted = [this](auto work) {
     return [this, work](const auto& request, const auto& done) {
       const absl::Status status = Post([this, work, request, done] { done((this->*work)(request)); });

@@ -74,7 +74,7 @@ absl::StatusOr<Scheduler::Options> SchedulingOf(const VerifierFlags& options, co
                             .verification_rule = options.rule};
 }
 
-// Rows of the passes whose time is told to routers.
+// The numbers of rows whose pass times are reported to routers.
 constexpr uint32_t kTimedRows[] = {1, 2, 4, 8, 16, 32, 64};
 
 google::protobuf::RepeatedPtrField<v1::RoundSeconds> MeasuredRounds(const RoundTimeModel& round_time) {

@@ -36,7 +36,7 @@ struct OpenedTarget {
     std::string name;
     std::shared_ptr<const LoraAdapter> adapter;
   };
-  std::vector<Adapter> adapters;  // That it begins with.
+  std::vector<Adapter> adapters;  // Loaded at the start.
 };
 
 // The handle for requests of an adapter that the engine holds under this id.

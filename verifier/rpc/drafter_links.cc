@@ -62,7 +62,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     const bool is_features = std::holds_alternative<Features>(request.event);
     v1::DraftRequest message = DraftRequestToProto(std::move(request));
     const size_t bytes = message.ByteSizeLong();
-    // Nobody waits for a round because of features, but for what they would hold up.
+    // Features delay rounds only through the messages that they would block.
     if (!is_features) {
       stream->Write(std::move(message));
     } else if (!stream->WriteBehind(std::move(message))) {
@@ -105,7 +105,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     return last_used_;
   }
 
-  // Ends the stream and tells, when it has ended, that the link is gone.
+  // Ends the stream, and reports that the link is gone once it has ended.
   void Leave() {
     absl::MutexLock lock(&mutex_);
     leaving_ = true;
@@ -212,7 +212,7 @@ class DrafterLinks::Link : public std::enable_shared_from_this<Link> {
     retrying_ = false;
     if (leaving_) callbacks_->on_gone(id_, endpoint_);
     if (closing_) return;
-    // Its address is asked for anew: gRPC's own pauses before that grow to two minutes.
+    // Resolves its address again, because gRPC's own pauses before that grow to two minutes.
     grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
     Open();
   }

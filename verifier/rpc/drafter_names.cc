@@ -116,7 +116,7 @@ void DrafterNames::Run() {
     }
     absl::StatusOr<std::vector<std::string>> found = options_.resolve(dns);
     if (!found.ok()) {
-      // Who was there stays: to lose one's drafters to a name server's troubles helps nobody.
+      // Members stay, because losing drafters when the name server fails would help nobody.
       LogWarning("a drafter pool's name cannot be resolved",
                  {{"name", dns.host}, {"error", std::string(found.status().message())}});
       continue;

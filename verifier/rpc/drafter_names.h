@@ -52,7 +52,7 @@ class DrafterNames {
  private:
   struct Name {
     std::string endpoint;
-    DnsName dns;                         // Of a name that is asked for.
+    DnsName dns;                         // Of a name to resolve.
     std::vector<std::string> addresses;  // Of a list, which has no `dns`.
     absl::Time last_used;
     absl::Time last_look = absl::InfinitePast();

@@ -17,7 +17,7 @@ namespace {
 // Before a drain's end, for the last messages to leave.
 constexpr absl::Duration kHandOverTime = absl::Seconds(1);
 
-// What a client that found the queue full is told to wait.
+// The RetryInfo delay for a client that found the queue full.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
 // How often to look whether an adapter that is to go is still in use.
@@ -213,7 +213,7 @@ void EngineLoop::ChangeAdapters() {
     added.done(engine_->AddAdapter(*added.adapter));
   }
   std::erase_if(dropped_adapters_, [this](const AdapterHandle& adapter) {
-    // Nobody can take another handle from one that nobody else has.
+    // If nobody else has a handle, no further handle can be created.
     if (adapter.use_count() > 1) return false;
     const absl::Status dropped = engine_->DropAdapter(adapter->id);
     LogInfo("adapter dropped", {{"adapter", adapter->name}, {"status", dropped.ToString()}});

@@ -40,7 +40,7 @@ struct GenerateCall {
   std::shared_ptr<GenerateStream> stream;
   v1::GenerateResponse started;  // Sent when the session is admitted.
   bool with_logprobs = false;
-  uint64_t arithmetic = 0;                    // SessionRequest::arithmetic until it has been told.
+  uint64_t arithmetic = 0;                    // SessionRequest::arithmetic until it was sent.
   VerifierMetrics::OriginSeries speculation;  // Of the drafters of the last round.
   VerifierMetrics::DraftSeries drafting;      // Of the drafter that rounds were made with,
   VerifierMetrics::DraftSeries wire;  // and of the one that is bound now: what goes there and comes back.
@@ -255,13 +255,13 @@ class EngineLoop final : private SchedulerListener {
   DrafterPools pools_;  // Engine thread only.
   std::atomic<SessionId> next_session_{1};
   // Engine thread only.
-  absl::flat_hash_map<SessionId, GenerateCall> calls_;  // Until their end has been told.
+  absl::flat_hash_map<SessionId, GenerateCall> calls_;  // Until their end was reported.
   std::vector<News> news_;
   // Oldest first: a new swap of a session ends the previous one.
   absl::flat_hash_map<SessionId, std::deque<std::shared_ptr<SwapCount>>> swaps_;
   std::vector<AdapterEvent> new_adapters_;
-  std::vector<AdapterHandle> dropped_adapters_;  // Until nobody else has them.
-  absl::flat_hash_set<LinkId> down_links_;       // Whose last stream ended and that have not answered since.
+  std::vector<AdapterHandle> dropped_adapters_;  // Until nobody else has handles.
+  absl::flat_hash_set<LinkId> down_links_;       // Their last stream ended, and they have not answered since.
 
   mutable absl::Mutex load_mutex_;
   Load load_ ABSL_GUARDED_BY(load_mutex_);

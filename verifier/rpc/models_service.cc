@@ -16,7 +16,7 @@ std::string Shown(const std::string& name) {
   return absl::StrCat("\"", absl::CHexEscape(name.substr(0, kShownName)), "\"");
 }
 
-// The swaps of several models, answered when the last of them is told.
+// The swaps of several models, answered when the last one is done.
 class SwapSum {
  public:
   SwapSum(v1::SwapDrafterResponse* response, grpc::ServerUnaryReactor* reactor)
@@ -45,7 +45,7 @@ constexpr absl::string_view kFixedModels =
 constexpr absl::string_view kFixedAdapters =
     "adapters cannot be loaded or unloaded here: the verifier was started without --adapters-folder";
 
-// Answers a call when what was asked for is done; at once, with `fixed`, where that does not change.
+// Answers a call when the change is done; at once, with `fixed`, if changes are not possible.
 template <class Request, class Response, class Change>
 grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context, const Change& change,
                               absl::string_view fixed, const Request* request, Response* response) {
@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<ModelsService::Held>> ModelsService::FindAll(const st
   }
   absl::MutexLock lock(&mutex_);
   for (const auto& [model, service] : models_) {
-    // One that loads has nobody to move.
+    // A model that is loading has no sessions to move.
     if (service->loop() != nullptr || models_.size() == 1) held.push_back({service, service->Hold()});
   }
   if (held.empty()) return absl::UnavailableError("the verifier is still loading its models");

@@ -90,7 +90,7 @@ absl::Status HoldBack(const v1::VerifierGenerateRequest& proto, const StopRules&
                                                  ", but sampling allows only tokens that end the output"));
 }
 
-// How many tokens the output may have: what was asked for, or what the context holds.
+// The most tokens of the output: the requested number, or the room in the context.
 absl::StatusOr<uint32_t> MaxTokens(const v1::VerifierGenerateRequest& proto, const ServedTarget& target) {
   const auto prompt = static_cast<uint32_t>(proto.prompt().ids_size());
   const uint32_t context = target.max_length;

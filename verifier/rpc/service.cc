@@ -86,11 +86,11 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
   if (SamplesDrafts(target_->verification_rule, session.sampling) && !request.drafter().trusted()) {
     const absl::Status untrusted = UntrustedDrafter(target_->verification_rule);
     if (request.speculation().mode() == v1::SPECULATION_MODE_ON) return untrusted;
-    // It is bound all the same, so that the request's statistics say why nobody drafted.
-    LogWarning("request runs without drafts", {{"request_id", request.request_id()},
-                                               {"trace_id", TraceIdText(trace)},
-                                               {"drafter", request.drafter().name()},
-                                               {"reason", std::string(untrusted.message())}});
+    // It is still bound, so that the request's statistics say why there were no drafts.
+    LogWarning("a request runs undrafted", {{"request_id", request.request_id()},
+                                            {"trace_id", TraceIdText(trace)},
+                                            {"drafter", request.drafter().name()},
+                                            {"reason", std::string(untrusted.message())}});
   }
   std::vector<DrafterBinding> bindings;
   absl::Status lost;
@@ -244,7 +244,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   // By the loop that was there when the call came; there may be one by now.
   absl::StatusOr<SessionRequest> session = absl::UnavailableError("the verifier is still loading its model");
   if (loop != nullptr) {
-    // From here on by the loop's clock, which nobody sets.
+    // From here on by the loop's clock, which cannot be set.
     const absl::Duration left = absl::FromChrono(context->deadline()) - arrival;
     session =
         MakeSession(*request, bounded ? loop->clock().Now() + left : absl::InfiniteFuture(), span.context());

@@ -1,5 +1,5 @@
-// Who of a Scheduler's sessions has keys and values: admission by the blocks that a session needs now, and
-// preemption by recompute when those that run have outgrown the pool.
+// Decides which sessions of a Scheduler have keys and values: admission by the blocks that a session needs
+// now, and preemption with recomputation when running sessions outgrow the pool.
 
 #include <algorithm>
 #include <cassert>
@@ -13,7 +13,7 @@
 namespace tandem {
 namespace {
 
-// Bounds what a session that was preempted again and again asks for, per session that runs.
+// Bounds the spare blocks, per running session, that a repeatedly preempted session needs for admission.
 constexpr uint32_t kMostBlocksToSpare = 8;
 
 }  // namespace
@@ -40,9 +40,9 @@ void Scheduler::Admit() {
   // First come, first served, but for a tenant's own order (Enqueue): when the first cannot have its memory,
   // those behind it wait as well.
   while (MayAdmit()) {
-    // Each of those that run is left a block to grow into, or else the newcomer would soon be preempted; and
-    // one more for every time it was, so that nobody computes a long prompt over and over for a few tokens
-    // each.
+    // Every running session keeps a spare block to grow into; otherwise the new session would soon be
+    // preempted. It needs one more for every time that it was preempted, so that no session recomputes a long
+    // prompt again and again for a few tokens each.
     const uint32_t spare = std::min(1 + waiting_.front()->summary().preemptions, kMostBlocksToSpare);
     short_of_memory_ = !waiting_.front()->Start(spare * static_cast<uint32_t>(running_.size())).ok();
     if (short_of_memory_) return;
@@ -55,8 +55,8 @@ void Scheduler::Admit() {
   }
 }
 
-// The oldest come first and the youngest have to give way, so the oldest always gets on; alone it fits, or
-// Submit would not have taken it. Trees get what is left after this: drafts are optional (law 6).
+// Older sessions come first and the youngest is preempted, so the oldest always makes progress; alone it
+// fits, because Submit checks that. Trees get the remaining blocks: drafts are optional (law 6).
 void Scheduler::ReserveRoots() {
   for (auto next = running_.begin(); next != running_.end();) {
     const SessionId id = next->first;

@@ -2,8 +2,8 @@
 // first one's, and it is credited with what it adds. It holds a session of its own at its drafter, opened
 // after the first drafter's and closed with it:
 //
-//   drafting --first drafter opened--> with a partner --refused, lost, useless--> without, for good or until
-//   the link is up
+//   drafting --first drafter opened--> with a partner --refused, lost, useless--> without one, for good or
+//                                            |                                    until the link is up
 //                                            '-- first drafter lost: the partner takes its place
 
 #include <algorithm>
@@ -112,7 +112,7 @@ void Scheduler::OnPartnerResponse(LinkId link, Session& session, const DraftResp
   } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
     if (resync->epoch == epoch) ReopenPartner(link, session);
   } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
-    // One that has no room is asked again when its link comes up anew; any other reason stays.
+    // A partner without room is asked again when its link comes up again; any other refusal is final.
     if (refused->epoch == epoch) session.DropPartner(!absl::IsResourceExhausted(refused->status));
   } else if (const auto* used = std::get_if<FeaturesUsed>(&response.event)) {
     OnFeaturesUsed(*used, epoch, partner.features);

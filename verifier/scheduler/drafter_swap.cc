@@ -1,5 +1,5 @@
-// A Scheduler's sessions go over from one drafter to another: because somebody says so (SwapDrafter), or
-// because the one they had is lost and the request names alternates.
+// Moves a Scheduler's sessions to another drafter: on request (SwapDrafter), or because their drafter is lost
+// and the request names alternates.
 //
 //   drafting --SwapDrafter--> drafting, standby opened --its candidates--> drafting with the new one
 //                                '-- refused, lost, too slow --> drafting as before
@@ -16,7 +16,7 @@
 namespace tandem {
 namespace {
 
-// A standby that asks to be opened again more often than this is not going to take over.
+// A standby that requests more resyncs than this is dropped.
 constexpr uint32_t kStandbyResyncs = 4;
 
 }  // namespace
@@ -131,7 +131,7 @@ void Scheduler::Bind(Session& session, DrafterBinding to) {
   listener_->OnDrafterChanged(session.id(), *session.request().drafter);
 }
 
-// The drafter that the session was bound to drafts no more; it has been told, if it can be.
+// The drafter to which the session was bound does not draft any more, and has been told if possible.
 void Scheduler::LoseDraft(Session& session, absl::string_view reason, bool for_good) {
   session.StopDraft(reason, for_good);
   if (session.standby() != nullptr) {
@@ -142,11 +142,12 @@ void Scheduler::LoseDraft(Session& session, absl::string_view reason, bool for_g
   }
 }
 
-// In their order, and whoever was lost goes to the end. One whose connection is only being tried counts as
-// connected; when that fails, the next is taken then.
+// Takes alternates in their order; a lost one goes to the end. An alternate whose connection is being tried
+// counts as connected; if that fails, the next one is taken then.
 bool Scheduler::TakeAlternate(Session& session, bool drop_current) {
   std::vector<DrafterBinding>& alternates = session.alternates();
-  // Each of them once, and then whoever comes up: they might all refuse, for ever.
+  // Tries each of them once, and after that only those whose link comes up, because all might refuse for
+  // ever.
   if (alternates.empty() || session.CountRebind() > alternates.size()) return false;
   const auto next = std::find_if(alternates.begin(), alternates.end(),
                                  [&](const DrafterBinding& binding) { return LinkUsable(binding.link); });
@@ -189,7 +190,7 @@ void Scheduler::GiveUpSwap(Session& session, const absl::Status& reason, bool cl
   listener_->OnSwapEnded(session.id(), reason);
 }
 
-// Between steps: what is being verified is the old drafter's.
+// Call it between steps, because the nodes being verified are the old drafter's.
 void Scheduler::SettleSwaps(absl::Time now) {
   for (auto& [id, session] : running_) {
     const Session::Standby* const standby = session->standby();

@@ -1,11 +1,10 @@
-// What a Scheduler sends to draft heads: the target's hidden states behind committed text
-// (docs/reference/protocol.md, Features).
+// Sends features to draft heads: the target's hidden states of committed text (docs/reference/protocol.md,
+// Features).
 //
-//   Open --Opened names states--> the store keeps them --rows computed--> in the commit, or in messages of
-//   their own
+//   Open --Opened names states--> the store keeps them --rows computed--> in the commit, or in own messages
 //
-// A drafter that asks for features gets those that the store has, then each round's. What a link has no room
-// for stays in the store, which costs nothing, and goes out when there is room: the engine waits for nobody.
+// A drafter that requests features gets those in the store, then each round's. Features for which a link has
+// no room stay in the store, at no cost, and are sent when there is room, so the engine never waits.
 
 #include <algorithm>
 #include <utility>
@@ -61,7 +60,7 @@ void Scheduler::SendOpen(LinkId link, SessionId draft_id, OpenSession open, Feat
   listener_->OnDraftRequest(link, {.session = draft_id, .event = std::move(open)});
 }
 
-// Of the opening that is in force. InvalidArgument: the drafter was told better.
+// For the current opening. InvalidArgument if the drafter's needs contradict what it was told.
 absl::Status Scheduler::StartFeatures(const SessionOpened& opened, FeatureStream& stream) {
   if (!opened.features.has_value() || stream.started()) return absl::OkStatus();
   if (features_ == nullptr) return absl::InvalidArgumentError("features of a target that has none to send");

@@ -1,5 +1,4 @@
-// Which prompt rows a Scheduler's step computes, and what is told of prompts whose log probabilities are
-// wanted.
+// Plans the prompt rows of a Scheduler's step, and reports prompts whose log probabilities are wanted.
 
 #include <algorithm>
 #include <cstdint>

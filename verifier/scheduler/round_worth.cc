@@ -67,8 +67,8 @@ RoundCosts Scheduler::CostsOf(const Session& session) const {
   return costs;
 }
 
-// Rows go to whoever uses them best. A policy that verifies whatever its window holds does so only while its
-// request is alone: clients choose policies, and rows taken first would be at the cost of all others.
+// Rows go to the sessions that use them best. A policy that verifies its whole window does so only while its
+// request is alone: clients choose policies, and rows taken first would cost all others.
 void Scheduler::ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_nodes, uint32_t prompt_rows) {
   std::vector<Session*> by_worth;
   std::vector<ChoiceSession> candidates;
@@ -146,8 +146,8 @@ void Scheduler::DecideWaits(absl::Time now) {
       continue;
     }
     const double alone = WorthwhileWait(wait);
-    // Those that lack drafts are held for together, so each answers for its share of what the others lose.
-    // Nobody is held for a drafter of which nothing is known.
+    // A step is held for all sessions that lack drafts together, so each accounts for its share of the
+    // others' loss. A step is never held for a drafter whose times are unknown.
     wait.others_tokens_per_second = ready_tokens / wait.drafted_seconds / static_cast<double>(lacking.size());
     const double held = session->record()->times.knows_first_growth() ? WorthwhileWait(wait) : 0.0;
     session->WaitFor(now, std::min(options_.max_draft_wait, absl::Seconds(alone)),
@@ -178,7 +178,7 @@ void Scheduler::CountYield(Session& session, const RoundReport& report, std::opt
   record->yield.drafted = session.round_was_drafted();
   record->yield.tokens += report.committed;
   record->yield.cost += *seconds / plain_seconds;
-  // What the scores promised varies less than what became of it.
+  // Expected values from scores vary less than outcomes.
   if (!session.round_was_drafted() || session.round_was_ahead() != record->ahead_payoff.drafting()) return;
   record->ahead_yield.drafted = session.round_was_ahead();
   record->ahead_yield.tokens += 1.0 + report.expected_accepted;

@@ -11,13 +11,13 @@
 namespace tandem {
 namespace {
 
-// When a session is opened that has to wait for others' openings.
+// The pause before opening a session that must wait for others' openings.
 constexpr absl::Duration kOpeningPause = absl::Milliseconds(10);
 constexpr uint32_t kViolationsToQuarantine = 3;
 // More than this many, without growth in between, and the session is no longer drafted.
 constexpr uint32_t kResyncsInARow = 4;
 
-// What came back sooner had been there before it was asked for.
+// A response that came sooner was sent before the request.
 constexpr absl::Duration kShortestWait = absl::Microseconds(20);
 
 absl::Status DeadlineStatus() {
@@ -57,7 +57,7 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
                                               " blocks of keys and values, expected at most ",
                                               pool_->num_blocks(), " blocks of ", kBlockTokens, " tokens"));
   }
-  // Those that find a place in the coming step only pass through the queue.
+  // Sessions that fit into the next step only pass through the queue.
   const size_t free_places = short_of_memory_ ? 0 : options_.max_running - running_.size();
   if (waiting_.size() >= options_.max_waiting + free_places) {
     return absl::ResourceExhaustedError(absl::StrCat(running_.size(), " requests are running and ",
@@ -360,9 +360,9 @@ void Scheduler::PlanRounds(absl::Time now) {
   for (Session* session : rounds_) session->PlanRound(now, rows_);
 }
 
-// A session that waits for drafts joins a step that others make anyway: its row costs little, and what is
-// drafted meanwhile lies below the token it gets. When there are more sessions than rows, those that need not
-// wait go first, and among them those that were served longest ago.
+// A session that waits for drafts joins a step that others make anyway: its row costs little, and nodes
+// drafted meanwhile are below the token that it gets. If there are more sessions than rows, those that need
+// not wait come first, and among them the least recently served.
 void Scheduler::ChooseRounds(absl::Time now, uint32_t max_rounds) {
   for (const auto& [id, session] : running_) {
     if (session->prefilled()) rounds_.push_back(session.get());
@@ -415,7 +415,7 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
     const double plain_forwards =
         round_time_.Seconds(rounds + num_prefill_rows_, step_context_) +
         (result.report.committed - 1.0) * round_time_.Seconds(rounds, step_context_);
-    // What comes between forward passes would come between plain ones as well, but for what was waited.
+    // Work between forward passes would also occur between plain ones, except the waiting.
     const double between =
         std::max(*seconds - absl::ToDoubleSeconds(forward_time_) - step_wait_seconds_, 0.0);
     result.report.round_seconds = *seconds;
@@ -519,8 +519,8 @@ void Scheduler::Await() {
   const absl::Duration wait = clock_->Now() - finish;
   // A pass that was over by then may have ended before the masks.
   hidden_mask_time_ = masked && wait >= kShortestWait ? finish - start : absl::ZeroDuration();
-  // What the owner did in between was no part of it, unless the engine went on. If that was done first,
-  // nobody knows when.
+  // The owner's work in between is not part of the step, unless the engine computed meanwhile. If the engine
+  // was done first, its end time is unknown.
   forward_time_ = engine_->overlaps() ? clock_->Now() - forward_start_ : forward_time_ + wait;
   timed_ = !engine_->overlaps() || wait >= kShortestWait;
 }

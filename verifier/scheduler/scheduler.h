@@ -318,7 +318,7 @@ class Scheduler {
   DrafterRecords records_;
   std::unique_ptr<FeatureStore> features_;  // None: the engine has none, or there is no memory for them.
   bool forget_prefixes_ = false;  // Blocks of the prefix cache lack states that are kept from now on.
-  SessionId feature_turn_ = 0;    // Whose turn it was first to be sent features.
+  SessionId feature_turn_ = 0;    // The session that got features first in the last turn.
 
   // The step being planned; kept to reuse its memory.
   std::vector<StepRow> rows_;

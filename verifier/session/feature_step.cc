@@ -31,7 +31,7 @@ void FeatureStep::KeepCommitted(absl::Span<const StepRow> rows, FeatureStore* st
 
 void FeatureStep::Keep(uint32_t row, SlotId slot, FeatureStore* store) const {
   if (store == nullptr || store->empty()) return;
-  // A row that asked for nothing takes away what the slot had.
+  // A row that requested no states clears those of the slot.
   store->Write(slot, requests_.empty() ? FeatureRequest{} : requests_[row]);
 }
 

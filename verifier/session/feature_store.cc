@@ -28,7 +28,7 @@ inline uint16_t NearestBf16Bits(float value) {
   return static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40u : rounded);
 }
 
-// The bits of a bfloat16's magnitude, by which finite numbers are ordered; 0 of what is no finite number.
+// The bits of a bfloat16's magnitude, which order finite numbers; 0 for numbers that are not finite.
 inline uint16_t MagnitudeBits(uint16_t bits) {
   const auto magnitude = static_cast<uint16_t>(bits & 0x7fff);
   return magnitude < 0x7f80 ? magnitude : uint16_t{0};
@@ -68,8 +68,8 @@ void QuantiseToSteps(const uint16_t* values, size_t count, float steps, int8_t* 
   for (; i < count; ++i) to[i] = StepsOf(values[i], steps);
 }
 
-// A state as FEATURE_TYPE_INT8 has it. What is not a finite number counts as 0: a scale that is none would
-// make all numbers of the state useless. So do numbers of which 127 steps could not be told.
+// A state in the format of FEATURE_TYPE_INT8. Numbers that are not finite count as 0, because a scale that is
+// not finite would make the whole state useless. Numbers too small for 127 distinct steps also count as 0.
 void AppendInt8(const uint16_t* values, uint32_t hidden_size, std::string* states) {
   constexpr float kLeast = 0x1p-100f;
   const float largest = std::bit_cast<float>(uint32_t{LargestMagnitudeBits(values, hidden_size)} << 16);

@@ -1,5 +1,5 @@
-// The log probabilities of a Session's prompt, which come out of its prefill: the row of a token tells of the
-// token after it.
+// The log probabilities of a Session's prompt, from its prefill: the row of a token describes the token after
+// it.
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace tandem {
 
 uint32_t Session::PlanPromptLogits(uint32_t first_row, uint32_t most, uint32_t end) {
-  // The first token is described by nothing. After a preemption rows come again that have told of theirs.
+  // Nothing describes the first token. After a preemption, rows are recomputed that were already reported.
   const uint32_t first = std::max(planned_, std::max(num_described_, 1u) - 1);
   const auto last = static_cast<uint32_t>(request_.prompt.size()) - 1;
   if (first < last) end = std::min(end, first + most);

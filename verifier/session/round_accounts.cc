@@ -1,5 +1,5 @@
-// What became of a Session's round, told apart by who drafted: reports, the request's summary, and what is
-// learned from the round. Everything that decides about a drafter learns from its own nodes alone.
+// The accounts of a Session's round by origin: reports, the request's summary, and learning from the round.
+// Everything that decides about a drafter learns only from its own nodes.
 
 #include <algorithm>
 #include <utility>
@@ -39,7 +39,7 @@ void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
   if (!walked_to_the_end_) walk.pop_back();
   const float temperature = request_.sampling.temperature;
   std::vector<uint32_t> depths;
-  // All of them before the first observation, after which the calibration would have to be fitted anew.
+  // Computes all of them before the first observation, because that makes the calibration fit again.
   for (size_t i = 0; i < selected_.size(); ++i) {
     const TreeNode& node = selected_[i];
     if (!guesses_[i].IsBy(origin)) continue;
@@ -208,7 +208,7 @@ void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
   observe_own(DraftOrigin::kLocal, local_calibration_);
   if (!drafting_ && !draft_suspended_) return;
   if (round_record_ != record_) return;  // Its drafter has gone during the pass, and there is another.
-  // To the drafter's account, a round without nodes of its own is undrafted, whoever else drafted.
+  // In the drafter's account, a round without its own nodes is undrafted, whichever other source drafted.
   const OriginShare& share = report.shares[static_cast<size_t>(DraftOrigin::kDrafter)];
   RoundOutcome outcome{.depth = drafted.depth,
                        .accepted = drafted.accepted,

@@ -69,7 +69,7 @@ struct RoundReport {
   absl::Time masks_end;            // to when.
   uint32_t declined = 0;           // Nodes that were there, within the window, and not worth a row.
   double expected_accepted = 0.0;  // By the calibrated scores of the nodes.
-  double wait_seconds = 0.0;  // For drafters; what the verifier takes to guess is told in its share alone.
+  double wait_seconds = 0.0;       // For drafters; the verifier's own guessing time is only in its share.
   RoundDrafters drafters;
   std::array<OriginShare, kNumDraftOrigins> shares;  // By DraftOrigin.
   std::vector<DraftOrigin> accepted_by;              // Of each position, whose the accepted node was.

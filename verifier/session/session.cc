@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-// A prompt whose log probabilities are wanted is computed as a whole: its blocks are nobody else's.
+// A prompt whose log probabilities are wanted is computed as a whole, so it shares no blocks.
 PrefixSpace SpaceOf(const SessionRequest& request, SessionId id) {
   return {request.num_prompt_logprobs < 0 ? request.cache_salt : HashCombine(request.cache_salt, ~id),
           request.adapter == nullptr ? kNoAdapter : request.adapter->id};
@@ -19,10 +19,11 @@ PrefixSpace SpaceOf(const SessionRequest& request, SessionId id) {
 
 // After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
 constexpr uint32_t kWaitsInVain = 2;
-// How many commits back growth still tells how long it took.
+// For how many past commits growth still measures the draft time.
 constexpr size_t kAwaitedCommits = 16;
-// After so many rounds in a row that had nothing to draft, the drafter is told no more: more than a probe of
-// plain decoding takes (DraftPayoff), after which every session would have to be opened again.
+// After this many consecutive rounds with nothing to draft, the session is suspended at the drafter. It is
+// more than a probe of plain decoding takes (DraftPayoff); otherwise every session would have to be reopened
+// after a probe.
 constexpr uint32_t kRoundsToSuspension = 16;
 
 }  // namespace
@@ -189,7 +190,7 @@ void Session::OnDraftOpened(const SessionOpened& opened) {
   if (!drafting_ || opened.epoch != mirror_.epoch()) return;
   mirror_.OnOpened(opened.predicts_acceptance);
   draft_opened_ = true;
-  // Not when it was asked to: a connection that is tried again has nobody at the other end yet.
+  // Not from the time of the request, because a connection that is being retried has no peer yet.
   summary_.drafter_lost.clear();
 }
 
@@ -199,7 +200,7 @@ DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
                              .nodes = static_cast<uint32_t>(grow.tokens.size()),
                              .step_seconds = grow.step_seconds});
   }
-  // Until a round has told what is waited for, the drafter's own word counts; it may say anything.
+  // Until a round has measured the wait, the drafter's own figure counts; it may be anything.
   if (draft_seconds_per_level_.empty() && grow.step_seconds > 0.0f && grow.step_seconds < 1.0f) {
     draft_seconds_per_level_.Add(grow.step_seconds);
   }
@@ -279,7 +280,7 @@ void Session::PrepareRound(uint32_t max_nodes) {
   round_partner_record_ = partner_ == nullptr ? nullptr : partner_->record;
   if (partner_ != nullptr) round_drafters_.partner = partner_->binding.name;
   if (samples_drafts() && !drafted.empty()) {
-    // Draws are told by the ids that the drafter gave.
+    // Draws use the drafter's ids.
     selected_ = std::move(drafted);
     for (const TreeNode& node : selected_) guesses_.push_back({.scores = {node.score}});
   } else {
@@ -289,7 +290,7 @@ void Session::PrepareRound(uint32_t max_nodes) {
       std::vector<TreeNode> along = SelectDrafted(partner_->mirror, *partner_->record, max_nodes);
       DropForbidden(DraftOrigin::kPartner, &along);
       tree.Add(DraftOrigin::kPartner, along);
-      // Whoever comes later stands in only where nobody has drafted.
+      // Later sources only replace a drafter that has sent nothing.
       drafted.insert(drafted.end(), along.begin(), along.end());
     }
     if (drafted.empty() || MergesOrigins()) {
@@ -318,7 +319,7 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterR
     depth = std::min(depth, mirror.StopDepth(policy_->stop_below()).value_or(depth));
     nodes = std::min(nodes, limits_.NodesFor(depth));
   }
-  // What was drafted ahead has more children than are to be verified, and a chain's have brothers.
+  // Nodes that were drafted ahead have more children than may be verified, and even a chain's have siblings.
   const uint32_t most_children = by_worth ? UINT32_MAX : budget_.branching;
   return mirror.Select({.max_nodes = std::min(nodes, max_nodes),
                         .max_depth = depth,
@@ -338,7 +339,7 @@ ChoiceSession Session::Choice() const {
       parent = static_cast<uint32_t>(found - selected_.begin());
       above = found->path_score;
     } else if (policy_->probing() && !choice.probe.has_value() && guesses_[i].IsBy(DraftOrigin::kDrafter)) {
-      // What is probed is the drafter, whatever else there is; its first node is its best.
+      // A probe tests the drafter, whatever other sources there are; its first node is its best.
       choice.probe = i;
     }
     choice.candidates.push_back(
@@ -473,7 +474,7 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   }
 }
 
-// The commit that is being sent left no tree: growth below it tells how long a draft takes from nothing.
+// This commit left no tree, so growth below it shows how long a draft takes from the start.
 void Session::ExpectGrowth(absl::Time now) {
   if (!mirror_.tree().empty() || budget_.depth == 0 || !draft_opened_) return;
   awaited_commits_.emplace_back(commit_no_, now);

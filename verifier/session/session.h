@@ -150,7 +150,7 @@ class Session {
     DraftMirror mirror;
     SessionId draft_id = 0;
     absl::Time deadline;
-    DraftBudget budget;  // As it was last told.
+    DraftBudget budget;  // As last sent.
     uint32_t resyncs = 0;
     FeatureStream features;
     bool opened = false;
@@ -386,7 +386,7 @@ class Session {
   const WindowLimits limits_;
   std::unique_ptr<WindowPolicy> policy_;
   DrafterRecord* record_;
-  DrafterRecord* round_record_ = nullptr;  // Of the drafter that drafted what is being verified.
+  DrafterRecord* round_record_ = nullptr;  // Of the drafter of the nodes being verified.
   const int32_t vocab_size_;
   const AdapterId adapter_;
   TargetSampler sampler_;
@@ -448,9 +448,9 @@ class Session {
   ScoreCalibration* local_calibration_ = nullptr;
   const Clock* local_clock_ = nullptr;
   std::optional<std::vector<ProposedNode>> local_proposal_;  // For the next round.
-  ScoreCalibration* forced_calibration_ = nullptr;           // None: what is forced is not drafted.
+  ScoreCalibration* forced_calibration_ = nullptr;           // None: forced tokens are not drafted.
   std::optional<std::vector<ProposedNode>> forced_proposal_;
-  ScoreCalibration* prediction_calibration_ = nullptr;  // None: what is predicted is not drafted.
+  ScoreCalibration* prediction_calibration_ = nullptr;  // None: predictions are not drafted.
   std::optional<std::vector<ProposedNode>> predicted_proposal_;
   std::array<double, kNumDraftOrigins> guess_seconds_ = {};  // That these took.
   const VerificationRule* sampling_rule_ = nullptr;          // None: the seeded rule.

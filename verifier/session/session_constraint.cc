@@ -14,8 +14,8 @@ namespace tandem {
 namespace {
 
 constexpr size_t kLastTokens = 16;
-// Of a forced token: what must be spelled is known, how is the target's choice. The last one may be spelled
-// together with what comes after it, which is not known.
+// The score of a forced token: the bytes are known, but the target chooses their spelling. The last one may
+// be spelled together with following bytes, which are unknown.
 constexpr float kForcedScore = 0.95f;
 constexpr float kLastForcedScore = 0.6f;
 
@@ -176,7 +176,8 @@ void SessionConstraint::FillMask(int32_t place, absl::Span<uint32_t> mask) {
   if (cursor_.MoveTo(PathTo(place))) {
     cursor_.FillMask(mask);
   } else {
-    // Behind what is not allowed nothing is. Only rules that draw drafts come by, on their way to reject it.
+    // Nothing is allowed after a forbidden node. Only rules with sampled drafts get here, and they reject the
+    // node.
     std::fill(mask.begin(), mask.end(), 0u);
   }
 }

@@ -105,7 +105,7 @@ class SessionConstraint {
   struct Spelled {
     size_t bytes = 0;
     TokenIds path;
-    TokenIds rest;  // The tokenizer's spelling of what is left, if it is known.
+    TokenIds rest;  // The tokenizer's spelling of the rest, if known.
   };
   // The tokens that may come next in `forced`, as far as the constraint allows them.
   std::vector<GrowthBranch<Spelled>> NextForced(absl::string_view forced, const Spelled& spelled);

@@ -21,7 +21,7 @@ constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 // Zeroed pages that begin on a huge page, or null.
 void* MapHugePages(uint64_t num_bytes) {
-  // A mapping begins on any page: what is too much before and after the aligned part is given back.
+  // A mapping may begin on any page, so the pages before and after the aligned part are unmapped.
   const std::optional<uint64_t> room = CheckedAdd(num_bytes, kHugePage);
   if (!room.has_value() || *room > std::numeric_limits<size_t>::max()) return nullptr;
   void* mapped = mmap(nullptr, *room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -7,9 +7,8 @@
 // Attention over paged keys and values, once per instruction set (kernel_templates.h says how). For each row
 // and head by itself, whatever else is in the call, the result is
 //
-//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending), then, where there is a
-//   cap
-//               or a slope, cap * tanh(score / cap), then fma(slope, p - the row's position, score)
+//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending); with a cap, then
+//               cap * tanh(score / cap); with a slope, then fma(slope, p - the row's position, score)
 //   and for each chunk of kAttentionChunk positions, counted from position 0:
 //     greatest = the greatest score so far; if it rose, sums and totals are multiplied by exp(before - after)
 //     weight[p] = exp(score[p] - greatest)
@@ -73,8 +72,8 @@ TANDEM_INLINE void ScoreBlocks(const AttentionArgs& args, const float* const (&q
 }
 
 // Blocks from `block` to `end`, kBlocks at a time and then fewer. `scores` is that of the chunk's first
-// position. Where the keys lie as they are, the first queries of a run ask for what comes next, and the
-// others find it in the cache.
+// position. If keys need no conversion, the first queries of a run prefetch the next ones, and the others
+// find them in the cache.
 template <typename V, int kQueries, int kBlocks, bool kAsks>
 TANDEM_INLINE void ScoreUpTo(const AttentionArgs& args, const RowRun& run, const WideBlocks& keys,
                              const float* const (&queries)[kQueries], uint32_t block, uint32_t end,
@@ -371,8 +370,8 @@ void AddOfRow(const AttentionArgs& args, const RowRun& run, const Values& values
   });
 }
 
-// Rows of a tile may differ in where their contexts begin and end: what they have in common is done together,
-// what comes before and after it row by row.
+// Rows of a tile may have different context bounds: the common part is computed together, the parts before
+// and after it row by row.
 template <typename V, int kQueries>
 void AddTile(const AttentionArgs& args, const RowRun& run, const WideBlocks& values, uint32_t first_query,
              Positions cached) {

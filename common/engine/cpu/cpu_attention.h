@@ -71,9 +71,9 @@ class CpuAttention {
     kv_.Write(layer, slot, key, value);
   }
 
-  // output[row] = softmax(scores) v over what the layer sees of the row's context, for the rows and buffers
-  // of Plan, [rows, num_heads * value_dim]. Scores are q k / sqrt(head_dim), or as the configuration's block
-  // has them, and beside them those of `sinks`, [num_heads] or empty.
+  // output[row] = softmax(scores) v over the part of the row's context that the layer sees, for the rows and
+  // buffers of Plan, [rows, num_heads * value_dim]. Scores are q k / sqrt(head_dim), or as the
+  // configuration's block says, plus those of `sinks`, [num_heads] or empty.
   void Attend(int thread, uint32_t layer, const std::vector<float>& sinks);
 
   // The keys and values of one slot, in every layer.

@@ -41,8 +41,8 @@ WeightFormat KeyFormat(WeightType type, const TensorView& kv_up) {
   return FormatFor(type, {numbers});
 }
 
-// Turns views into packed matrices and vectors, and tells how far that is. When loading should stop, it packs
-// no further matrix; vectors are nothing beside them.
+// Turns views into packed matrices and vectors, and reports progress. When loading should stop, it packs no
+// further matrix; vectors are negligible.
 class Packer {
  public:
   Packer(const Model& model, WeightType type, const KernelTable& kernels, ThreadTeam* team,
@@ -53,7 +53,7 @@ class Packer {
   absl::StatusOr<PackedMatrix> Matrix(std::initializer_list<TensorView> parts) {
     return Matrix(parts, FormatFor(type_, parts));
   }
-  // Experts are chosen by what comes out of it: it is not rounded.
+  // Its results choose the experts, so it is not rounded.
   absl::StatusOr<PackedMatrix> Router(const LayerWeights& from) {
     if (from.shared_gate.exists()) return Matrix({from.router, from.shared_gate}, WeightFormat::kF32);
     return Matrix({from.router}, WeightFormat::kF32);

@@ -108,7 +108,7 @@ struct CpuWeights {
 };
 
 // Packs everything for products of `kernels`, matrices in `type`. ResourceExhausted without memory.
-// `progress` may be null; it is told of model.weight_bytes() bytes in all, and can end the packing with
+// `progress` may be null; it gets model.weight_bytes() bytes in total, and can end the packing with
 // Cancelled.
 absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, const KernelTable& kernels,
                                        ThreadTeam* team, LoadProgress* progress);

@@ -27,7 +27,7 @@ namespace tandem {
 // its experts in the order of their numbers, not in the order of computation.
 class ExpertStage {
  public:
-  // Everything that is pointed to outlives this. ResourceExhausted without memory.
+  // All pointers outlive this. ResourceExhausted without memory.
   static absl::StatusOr<std::unique_ptr<ExpertStage>> Create(const ModelConfig& config,
                                                              const KernelTable& kernels, ThreadTeam* team,
                                                              uint32_t max_rows);
@@ -35,13 +35,13 @@ class ExpertStage {
   // One thread calls it before a step.
   void BeginStep() { num_read_ = 0; }
 
-  // Every thread of the team calls it for one layer, when the first `num_rows` rows of `inputs` are complete;
-  // what the sums of this thread's rows need is complete when it returns. Has barriers of its own.
+  // Every thread of the team calls it for one layer, when the first `num_rows` rows of `inputs` are complete.
+  // When it returns, everything for the sums of this thread's rows is complete. Has its own barriers.
   void Run(int thread, const CpuWeights::Experts& experts, const ProductInputs& inputs, uint32_t num_rows);
 
-  // What a row's experts add up to, [hidden], without the shared one; overwritten by the next Run.
+  // The sum of a row's experts, [hidden], without the shared one; overwritten by the next Run.
   float* sum(uint32_t row) { return sums_.row(row); }
-  // What the shared expert's output is to be multiplied with, where it has a gate.
+  // The factor for the shared expert's output, if it has a gate.
   float SharedWeight(uint32_t row) const;
 
   // Experts whose weights the step has read, over all layers.
@@ -61,7 +61,7 @@ class ExpertStage {
   absl::Span<ExpertChoice> ChoicesOf(uint32_t row);
   void GroupRows(uint32_t num_rows);
   void Gather(int thread, const PackedMatrix& next, const ProductInputs& inputs, uint32_t num_rows);
-  // Work is shared out as threads are done with what they have: items are parts of experts.
+  // Threads take the next item of work when they are done: items are parts of experts.
   void MultiplyGatesAndUps(const CpuWeights::Experts& experts);
   void MultiplyDowns(const CpuWeights::Experts& experts);
   void Sum(uint32_t row);

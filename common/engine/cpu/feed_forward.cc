@@ -11,7 +11,7 @@ void LimitGate(const GateDescription& gate, size_t size, float* up_values, float
   const float inverse = 1.0f / gate.alpha;
   if (gate.limit > 0) {
     for (size_t i = 0; i < size; ++i) {
-      // What is not a number stays that.
+      // NaN stays NaN.
       gate_values[i] = gate_values[i] > gate.limit ? gate.limit : gate_values[i];
       up_values[i] = up_values[i] > gate.limit    ? gate.limit
                      : up_values[i] < -gate.limit ? -gate.limit

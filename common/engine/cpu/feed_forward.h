@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-// Between the two halves of a feed-forward part, [rows, intermediate].
+// The values between the two halves of a feed-forward part, [rows, intermediate].
 struct FeedForwardScratch {
   ProductInputs gate;
   RowBuffer up;  // Where something gates.
@@ -29,7 +29,7 @@ void AddBias(const std::vector<float>& bias, const KernelTable& kernels, Share o
 //
 //   gate(x) * up(x) as BlockDescription::gate says, or activation(up(x))
 //
-// What adapters add to the products, if there are any: LoraCall says of which layer, and in which thread.
+// Adapters, if there are any, add to the products; LoraCall gives layer and thread.
 struct LoraCall {
   const LoraStage* stage = nullptr;  // Null: nothing.
   int thread = 0;

@@ -25,7 +25,7 @@ namespace tandem {
 // target's.
 class HeadStage {
  public:
-  // Everything that is pointed to outlives this. ResourceExhausted without memory.
+  // All pointers outlive this. ResourceExhausted without memory.
   static absl::StatusOr<std::unique_ptr<HeadStage>> Create(const ModelConfig& config,
                                                            const CpuWeights& weights,
                                                            const KernelTable& kernels, ThreadTeam* team,
@@ -33,7 +33,7 @@ class HeadStage {
 
   // `hidden`, [rows, hidden_size], is where Begin writes.
   void Plan(absl::Span<const ActiveRow> rows, const RowBuffer& hidden);
-  // Has a barrier of its own.
+  // Has its own barrier.
   void Begin(int thread, absl::Span<const ActiveRow> rows, const RowBuffer& hidden);
   // Lays out the inputs of query, key and value, of this thread's rows.
   void ReadForAttention(int thread, absl::Span<const ActiveRow> rows, const PackedMatrix& projection,
@@ -50,7 +50,7 @@ class HeadStage {
             ThreadTeam* team);
 
   bool is_eagle3() const { return config_.head->kind == HeadConfig::Kind::kEagle3; }
-  // What the projection reads of a row, [projection.depth()].
+  // Fills the projection's inputs of a row, [projection.depth()].
   void FillInputs(const StepRow& row, float* out) const;
   void CopyEmbedding(TokenId token, float* out) const;
 

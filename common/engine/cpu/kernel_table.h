@@ -21,8 +21,8 @@
 //
 //   output = output + (sum over even k + sum over odd k), from 0
 //
-// Numbers below the normal range, inputs and weights as well as every result, are zeros with their sign. It
-// is what AMX's TDPBF16PS is documented to do; product_arithmetic.h says which kernels do it on a given
+// Numbers below the normal range, in inputs, weights and results, become zeros with their sign. This is the
+// documented behaviour of AMX's TDPBF16PS; product_arithmetic.h says which kernels have it on a given
 // machine.
 //
 // Those of `amx-split` take an input as the sum of two bfloat16 numbers, which keeps 16 bits, and also add up
@@ -59,8 +59,8 @@ inline constexpr uint32_t kTileOutputs = 32;
 inline constexpr uint32_t kLanes = 16;
 // Inputs are prepared in whole groups of this many columns, except for the last one.
 inline constexpr uint32_t kInputGroup = 64;
-// Rows of prepared inputs from a multiple of this on lie behind the bytes that so many rows take: products
-// may begin there.
+// Products may begin at a row that is a multiple of this: its prepared inputs follow the bytes of the rows
+// before.
 inline constexpr uint32_t kRowAlignment = 32;
 
 // Of inputs as integers: 127 * 128, so that 128 times one integer of 8 bits and another make the number.

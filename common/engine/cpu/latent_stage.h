@@ -40,9 +40,9 @@ class LatentStage {
   size_t query_stride() const { return room_ * queries_.stride(); }
   size_t sum_stride() const { return room_ * sums_.floats().stride(); }
 
-  // Every thread of the team calls it for one layer: makes the queries of the rows from `projected`,
-  // [rows, projected_size], and gives `attention` their keys and values. Has barriers of its own; the caller
-  // puts the one behind it.
+  // Every thread of the team calls it for one layer: makes the queries of the rows from `projected`, [rows,
+  // projected_size], and gives `attention` their keys and values. Has its own barriers; the caller adds the
+  // one after it.
   void Prepare(int thread, uint32_t layer, const CpuWeights::Latent& weights,
                absl::Span<const ActiveRow> rows, const RowBuffer& projected, CpuAttention* attention);
   // One thread calls it, between barriers: row `to` has the queries of row `from`.

@@ -9,9 +9,9 @@
 
 namespace tandem {
 
-// CreateCpuEngine for Medusa heads (HeadConfig has the equations). A row that wants no logits costs nothing,
-// and no row leaves anything behind: blocks are counted as for other models and hold nothing. Law 1 holds as
-// for everything else.
+// CreateCpuEngine for Medusa heads (HeadConfig has the equations). A row without logits costs nothing, and
+// rows store nothing: blocks are counted as for other models but hold nothing. Law 1 holds as for other
+// engines.
 absl::StatusOr<std::unique_ptr<Engine>> CreateMedusaEngine(const Model& model,
                                                            const CpuEngineOptions& options);
 

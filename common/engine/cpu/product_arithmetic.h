@@ -8,14 +8,14 @@
 namespace tandem {
 
 // Whether products of `kernels` with weights in bfloat16 have the bits of products of bfloat16 pairs
-// (kernel_table.h), here and now: what an instruction does with its terms is the processor's. Multiplies some
-// numbers of every size, which a rounding or an order other than the defined one would show in, and compares
-// bits; takes some milliseconds. The machine has to have the instructions.
+// (kernel_table.h) on this machine, because the processor decides how an instruction adds its terms.
+// Multiplies numbers of every size, for which another rounding or order would give other bits, and compares;
+// takes some milliseconds. The machine must have the instructions.
 bool MultipliesBf16Pairs(const KernelTable& kernels);
 
-// What decides the bits of an engine's outputs beside model and weight type, to tell verifiers apart whose
-// outputs may differ: "bf16-pairs" for `amx` and `avx512-bf16`, where MultipliesBf16Pairs, else the name of
-// the kernels; and behind it the type of keys and values that are not float32.
+// Names what decides the bits of an engine's outputs in addition to model and weight type, to distinguish
+// verifiers whose outputs may differ: "bf16-pairs" for `amx` and `avx512-bf16` if MultipliesBf16Pairs,
+// otherwise the name of the kernels; followed by the type of keys and values if it is not float32.
 std::string ArithmeticName(const KernelTable& kernels, KvType kv_type = KvType::kAuto);
 
 }  // namespace tandem

@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-// How many lines ahead of their use weights are asked for.
+// How many lines ahead weights are prefetched.
 inline constexpr uint32_t kPrefetchLines = 16;
 
 // Weights as they lie in a packed matrix: one line holds a tile's outputs for one k. LoadPiece reads piece
@@ -187,7 +187,7 @@ void Multiply(const ProductArgs& args) {
   MultiplyFloats<V, Weights, false>(args);
 }
 
-// outputs[row][n] goes on with the chain for the inputs and weights given.
+// outputs[row][n] continues its chain with the given inputs and weights.
 template <typename V>
 void MultiplyOnto(const ProductArgs& args) {
   MultiplyFloats<V, F32Weights, true>(args);

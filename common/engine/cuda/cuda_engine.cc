@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-// What rank 0 tells the others to do (StepWords::kKind).
+// Rank 0's commands to the others (StepWords::kKind).
 constexpr uint32_t kStep = 1;
 constexpr uint32_t kCopies = 2;
 constexpr uint32_t kStop = 3;
@@ -255,7 +255,7 @@ absl::Status CudaEngine::DownloadWanted(const StepSize& size, uint32_t first) {
 
 absl::Status CudaEngine::EndStep(const StepSize& size, absl::Span<const StepRow> rows) {
   if (size.wanted == 0) {
-    // Without a wait nobody would know how long such a step takes.
+    // Without a wait, the time of such a step would be unknown.
     TANDEM_RETURN_IF_ERROR(Wait());
     HandOutFeatures(rows);
     return absl::OkStatus();

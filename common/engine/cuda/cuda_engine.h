@@ -109,7 +109,7 @@ class CudaEngine final : public Engine {
     uint32_t rows = 0;
     uint32_t wanted = 0;
     bool has_features = false;  // Of rank 0,
-    // and whether some are of the stream behind the last layer: this every rank has to know.
+    // and whether some are of the stream after the last layer, which every rank must know.
     bool has_final_features = false;
     bool has_adapters = false;  // Of some rows.
     // Past the last layer's keys and values.

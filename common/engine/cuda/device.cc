@@ -53,7 +53,7 @@ absl::StatusOr<CudaBuffer> CudaBuffer::Allocate(size_t bytes) {
   return CudaBuffer(data, bytes);
 }
 
-// An error of an earlier kernel would surface here again; whoever launched it has seen it.
+// An error of an earlier kernel would appear here again; its launch has already returned it.
 CudaBuffer::~CudaBuffer() {
   if (data_ != nullptr) cudaFree(data_);
 }

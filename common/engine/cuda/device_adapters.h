@@ -36,7 +36,7 @@ class DeviceAdapters {
 
  private:
   struct Held {
-    void* memory = nullptr;  // Null where nobody is.
+    void* memory = nullptr;  // Null if the place is free.
     DeviceSpan<const AdapterInput> inputs;
   };
   // The layout of an adapter that is being added.

@@ -44,26 +44,27 @@ class DeviceOps {
   virtual uint32_t num_multiprocessors() const = 0;
   virtual uint32_t max_shared_bytes() const = 0;  // Of a block of threads.
   virtual TensorParallel parallel() const = 0;
-  // Makes it the calling thread's.
+  // Binds the object to the calling thread.
   virtual absl::Status BindThread() = 0;
 
   // Memory of the device, zeroed. ResourceExhausted, naming `what`, when there is too little or the limit is
   // reached.
   virtual absl::StatusOr<void*> AllocateBytes(uint64_t num_bytes, absl::string_view what) = 0;
-  // The same, to be given back: not zeroed, and at an address of its own.
+  // The same, but not zeroed, and can be freed by FreeBlock.
   virtual absl::StatusOr<void*> AllocateBlock(uint64_t num_bytes, absl::string_view what) = 0;
-  // Nothing that uses it is under way any more.
+  // No operation that uses it may be in flight.
   virtual void FreeBlock(void* data) = 0;
-  // Memory of the host that the device can copy from and to while the host goes on.
+  // Host memory from and to which the device can copy while the host continues.
   virtual absl::StatusOr<void*> AllocateHostBytes(uint64_t num_bytes, absl::string_view what) = 0;
-  // Host memory has to stay as it is until Synchronize.
+  // Host memory must not change until Synchronize.
   virtual absl::Status Upload(void* to, const void* from, uint64_t num_bytes) = 0;
   virtual absl::Status Download(void* to, const void* from, uint64_t num_bytes) = 0;
   virtual absl::Status Synchronize() = 0;
 
   // For matrices in bfloat16; those in other formats have kernels (product_kernels.h).
   //
-  // Settles how products of this shape are computed, for as long as the object lives. Before any of them.
+  // Chooses how products of this shape are computed, as long as the object exists. Call it before any of
+  // them.
   virtual absl::Status PrepareProduct(uint32_t outputs, uint32_t depth) = 0;
   // outputs [kRowTile, matrix.outputs] = inputs [kRowTile, matrix.depth] * matrix^T, in float32. Each output
   // is computed in the same order of operations whatever else is in the tile and wherever in it the row
@@ -76,8 +77,8 @@ class DeviceOps {
   // The bytes of rank 0 to all.
   virtual absl::Status Broadcast(void* data, uint64_t num_bytes) = 0;
 
-  // Between the two, what is asked for (but allocations, copies and Synchronize) is recorded and not done;
-  // Replay does it.
+  // Between the two, operations (except allocations, copies and Synchronize) are recorded and not executed;
+  // Replay executes them.
   virtual absl::Status BeginCapture() = 0;
   virtual absl::StatusOr<uint32_t> EndCapture() = 0;
   virtual absl::Status Replay(uint32_t graph) = 0;

@@ -22,7 +22,7 @@ struct DeviceNorm {
 // A rank's part of a model in device memory: matrices in one of the device's formats, norms and biases in
 // float32; empty where the model has none.
 struct DeviceWeights {
-  // Of a layer that has experts: matrices and biases of one behind those of the other.
+  // A layer with experts: matrices and biases of all experts, one after the other.
   struct Experts {
     // [experts, hidden] on every rank, with one output more where there is a shared expert: its gate.
     DeviceSpan<const float> router;
@@ -57,7 +57,7 @@ struct DeviceWeights {
     DeviceNorm mlp_output_norm;
   };
 
-  // What a draft head has besides its layer (HeadWeights).
+  // The weights of a draft head outside of its layer (HeadWeights).
   struct Head {
     DeviceMatrix projection;                  // [hidden, inputs]
     DeviceSpan<const float> projection_bias;  // [hidden]
@@ -83,13 +83,13 @@ struct DevicePosition {
   DeviceMatrix output;                                // [vocab, hidden]; of heads that share one, the same.
 };
 
-// Copies them, rounded to `type`, and prepares the products. Unimplemented for matrices that are to stay in
-// bfloat16 and are in something else: nothing is rounded without being told to. ResourceExhausted without
+// Copies the weights, rounded to `type`, and prepares the products. Unimplemented for matrices that must stay
+// in bfloat16 and have another type, because nothing is rounded unless requested. ResourceExhausted without
 // memory. `progress` may be null; it can end the loading with Cancelled.
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type, const Shard& shard,
                                             DeviceOps* ops, LoadProgress* progress);
 
-// The same of Medusa heads: each of num_positions.
+// The same for Medusa heads: one for each of num_positions.
 absl::StatusOr<std::vector<DevicePosition>> UploadMedusa(const Model& model, WeightType type, DeviceOps* ops,
                                                          LoadProgress* progress);
 

@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// Puts a kernel into a stream; says what the launch itself says. Without absl, for nvcc.
+// Puts a kernel into a stream; returns the error of the launch. Without absl, for nvcc.
 #define TANDEM_DECLARE_LAUNCH_KERNEL(Kernel) \
   cudaError_t LaunchKernel(const Kernel& kernel, const LaunchShape& shape, cudaStream_t stream);
 TANDEM_FOR_EACH_KERNEL(TANDEM_DECLARE_LAUNCH_KERNEL)

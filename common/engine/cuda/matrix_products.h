@@ -23,7 +23,7 @@ class MatrixProducts {
   static absl::StatusOr<std::unique_ptr<MatrixProducts>> Create(CudaPool* pool);
   ~MatrixProducts();
 
-  // Unimplemented when cuBLASLt knows no way.
+  // Unimplemented if cuBLASLt has no algorithm.
   absl::Status Prepare(uint32_t outputs, uint32_t depth);
   absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                         const CudaStream& stream);

@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-// What --device says.
+// A value of --device.
 struct DeviceSpec {
   bool is_cuda = false;
   int index = 0;  // Of the CUDA device.
@@ -23,9 +23,8 @@ struct DeviceSpec {
 // "cpu", "cuda" (device 0) or "cuda:N". InvalidArgument for anything else.
 absl::StatusOr<DeviceSpec> ParseDeviceSpec(absl::string_view text);
 
-// For a CUDA device loads the module that talks to CUDA (cuda_module.h), so that what is wrong with it is
-// said before a model is loaded. NotFound without one; FailedPrecondition when it cannot be loaded or is of
-// another build.
+// For a CUDA device, loads the CUDA module (cuda_module.h), so that its errors appear before a model is
+// loaded. NotFound without one; FailedPrecondition if it cannot be loaded or is of another build.
 absl::Status PrepareDevice(const DeviceSpec& device);
 
 struct CudaDeviceOptions {
@@ -33,17 +32,17 @@ struct CudaDeviceOptions {
   uint64_t memory_limit = 0;  // Bytes this process takes of the device at most; 0: what there is.
   bool low_priority = false;  // Kernels of other streams and processes (with MPS) go first.
   TensorParallel parallel;
-  // With several ranks: a file that all of them see, where rank 0 leaves what the others need to find it. It
-  // must not exist before, and is gone once all have met.
+  // With several ranks: a file that all of them can access, in which rank 0 writes how the others find it. It
+  // must not exist before, and is removed once all have met.
   std::string rendezvous;
 };
 
-// Errors of PrepareDevice; Unavailable, saying why, without a driver or device; InvalidArgument for a device
-// that is not there or ranks that cannot meet; DeadlineExceeded when other ranks do not come.
+// Errors of PrepareDevice; Unavailable, with the reason, without a driver or device; InvalidArgument for a
+// device that does not exist or ranks that cannot meet; DeadlineExceeded if other ranks do not come.
 absl::StatusOr<std::unique_ptr<DeviceOps>> OpenCudaDevice(const CudaDeviceOptions& options);
 
-// Bytes per second, read and written together, of a copy from device memory to device memory, the best of
-// several; what the times of steps are compared with. Errors as OpenCudaDevice's.
+// Measures the bandwidth of a copy within device memory, in bytes read plus written per second, the best of
+// several runs. Times of steps are compared with it. Errors as in OpenCudaDevice.
 absl::StatusOr<double> MeasureCudaCopyBandwidth(int index);
 
 }  // namespace tandem

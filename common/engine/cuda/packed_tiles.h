@@ -7,10 +7,10 @@
 
 namespace tandem {
 
-// Weights on their way into the tiles that products read (product_kernels.h): the same integers and scales as
-// the CPU engine's of that type.
+// Packs weights into the tiles that products read (product_kernels.h), with the same integers and scales as
+// the CPU engine's for this type.
 
-// Of a group of one tile; 0 for kBf16, which has no tiles.
+// Words of one group of one tile; 0 for kBf16, which has no tiles.
 uint32_t PackedGroupWords(DeviceFormat format);
 
 // Rounds integers' weights of output `output` of a tile, [depth], into the tile's words
@@ -21,7 +21,7 @@ void PackOutput(DeviceFormat format, absl::Span<const float> weights, uint32_t o
 // The same as floats in e4m3, of the magnitudes up to 448: nearest to weight / scale, ties to even.
 void PackFp8Output(absl::Span<const float> weights, float scale, uint32_t output, uint32_t* words);
 
-// The greatest magnitude, as bits of a float, so that what is not finite is greater than all else.
+// The greatest magnitude, as bits of a float, so that values that are not finite are the greatest.
 uint32_t GreatestMagnitude(absl::Span<const float> weights);
 // The scale that puts the greatest magnitude at 448; 0 for weights below 2^-100, which count as zeros, and
 // not a number for those that are not finite.

@@ -17,7 +17,7 @@ namespace tandem {
 // computes the sums itself, in the order of ranks.
 class RankLinks {
  public:
-  // Waits until all ranks have come, five minutes at most. See CudaDeviceOptions::rendezvous. Unimplemented
+  // Waits until all ranks have joined, five minutes at most. See CudaDeviceOptions::rendezvous. Unimplemented
   // in a build without NCCL.
   static absl::StatusOr<std::unique_ptr<RankLinks>> Join(const TensorParallel& parallel,
                                                          const std::string& rendezvous);

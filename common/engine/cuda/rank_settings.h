@@ -16,7 +16,7 @@ struct RankSettings {
   uint64_t model = 0;  // A hash of its shape and of its first weights.
   WeightType weight_type = WeightType::kAsInFile;
   uint64_t max_rows = 0;
-  uint64_t kv_size = 0;  // Blocks or bytes, whichever was asked for.
+  uint64_t kv_size = 0;  // Blocks or bytes, whichever was given.
 };
 
 uint64_t ModelHash(const Model& model);

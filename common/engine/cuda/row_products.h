@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// Products of rows with a weight matrix in any of the device's formats, as engines put them together: in
-// bfloat16 those of the device, 64 rows at a time, and of packed weights own kernels.
+// Products of rows with a weight matrix in any of the device's formats: in bfloat16 the device's products, 64
+// rows at a time; for packed weights, Tandem's own kernels.
 
 // `rows` in whole tiles.
 uint64_t PaddedRows(uint64_t rows);
@@ -21,16 +21,15 @@ bool HasIntegerWeights(WeightType type);
 // Products with experts have kernels for every type.
 absl::Status CheckProductMemory(WeightType type, bool has_experts, uint32_t num_rows, const DeviceOps& ops);
 
-// Room for what products with integers multiply, of so many rows and the deepest matrix; none for other
-// types.
+// Room for the rounded inputs of products with integers, for `rows` rows of the deepest matrix; none for
+// other types.
 absl::StatusOr<RoundedInputs> AllocateRoundedInputs(WeightType type, uint64_t rows, uint64_t depth,
                                                     DeviceOps* ops);
 // The same, of so many groups of kInputGroup inputs.
 absl::StatusOr<RoundedInputs> AllocateRoundedGroups(WeightType type, uint64_t groups, DeviceOps* ops);
 
-// outputs [rows, matrix.outputs] = inputs [rows, matrix.depth] * matrix^T. `num_rows` is a bucket's. Rows up
-// to a multiple of kRowTile are there in both, and may be computed. `rounded`: as AllocateRoundedInputs gave
-// it.
+// outputs [rows, matrix.outputs] = inputs [rows, matrix.depth] * matrix^T. `num_rows`: of a bucket. Rows up
+// to a multiple of kRowTile exist in both, and may be computed. `rounded`: from AllocateRoundedInputs.
 absl::Status MultiplyRows(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                           DeviceSpan<float> outputs, uint32_t num_rows, const RoundedInputs& rounded,
                           DeviceOps* ops);

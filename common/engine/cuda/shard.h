@@ -27,8 +27,8 @@ struct ShardRange {
 // cover everything in the order of ranks.
 ShardRange ShardOf(uint32_t count, uint32_t unit, const TensorParallel& parallel);
 
-// What of a model a rank holds: outputs of the query, key, value, gate, up and output matrices, inputs of the
-// other two. Norms and embeddings are held by all.
+// The part of a model that a rank holds: outputs of the query, key, value, gate, up and output matrices, and
+// inputs of the other two. All ranks hold norms and embeddings.
 struct Shard {
   ShardRange heads;  // Query heads.
   ShardRange

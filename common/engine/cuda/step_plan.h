@@ -10,16 +10,15 @@
 
 namespace tandem {
 
-// Rows that attention goes through at once: its scratch holds as many, and no work item spans a multiple of
-// it.
+// Most rows in one pass of attention: its scratch holds this many, and no work item spans a multiple of it.
 inline constexpr uint32_t kAttendRows = 64;
 
-// Which states that a draft head's rows read stay in float32, because more is done with them than to multiply
-// them: those that go on as they are (EAGLE-3), or are normed first (MTP). All others are rounded to
-// bfloat16, as the product that they enter would round them.
+// Which input states of a draft head's rows stay in float32, because they are not only multiplied: those that
+// continue unchanged (EAGLE-3), or are normed first (MTP). All others are rounded to bfloat16, as their
+// product would round them.
 enum class FloatStates : uint8_t { kNone, kOwn, kAll };
 
-// Where kernels find adapters.
+// The places of adapters, for kernels.
 using AdapterPlaces = std::map<AdapterId, uint32_t>;
 
 struct StepPlanOptions {
@@ -32,12 +31,12 @@ struct StepPlanOptions {
 };
 
 // Writes `rows` (valid ones, at most max_rows) as kernels read them (step_words.h). Neighbours that begin
-// with the same blocks, as a prompt's and a tree's do, become work items together; so the rows of a session
-// should stand side by side. Which rows share an item changes nothing but the time it takes.
+// with the same blocks, such as those of a prompt or a tree, share a work item, so the rows of a session
+// should be adjacent. Sharing an item only changes the time that it takes.
 void WriteStepWords(absl::Span<const StepRow> rows, const StepPlanOptions& options,
                     std::vector<uint32_t>* words);
 
-// How many words of a step stand at fixed places.
+// The number of a step's words with fixed positions.
 uint64_t FixedStepWords(uint32_t max_rows);
 
 // The slot that a row's keys and values are written to: the last of its context.

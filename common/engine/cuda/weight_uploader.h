@@ -18,7 +18,7 @@
 
 namespace tandem {
 
-// How matrices are kept: those of tokens have more bits than the others where those have few.
+// The formats of matrices: matrices over tokens have more bits than the others if those have few.
 DeviceFormat FormatFor(WeightType type);
 DeviceFormat FormatOfTokens(WeightType type);
 
@@ -28,37 +28,37 @@ struct RowPart {
   ShardRange rows;
 };
 
-// Unimplemented for a matrix that bfloat16 does not hold as it is: nothing is rounded without being told to.
+// Unimplemented for a matrix that bfloat16 cannot represent, because nothing is rounded unless requested.
 absl::Status CheckBf16(const TensorView& tensor);
 
-// Copies tensors to a device, rounded to the format asked for. Errors are those of UploadWeights.
+// Copies tensors to a device, rounded to the requested format. Errors as in UploadWeights.
 class WeightUploader {
  public:
-  // Everything outlives it; `progress` may be null. `norm_offset` is what norms' weights are kept around.
+  // All arguments outlive it; `progress` may be null. `norm_offset`: the offset of the norms' weights.
   static absl::StatusOr<std::unique_ptr<WeightUploader>> Create(WeightType type, float norm_offset,
                                                                 DeviceOps* ops, LoadProgress* progress);
 
-  // Parts on top of one another.
+  // Stacks parts along the outputs.
   absl::StatusOr<DeviceMatrix> Rows(DeviceFormat format, std::initializer_list<RowPart> parts);
   // Inputs [begin, end) of every output.
   absl::StatusOr<DeviceMatrix> Columns(DeviceFormat format, const TensorView& tensor, ShardRange columns);
-  // Matrices of one size behind one another, of packed ones each in whole tiles: inputs [begin, end) of parts
-  // on top of one another. What comes back has the outputs of one, and the data of all.
+  // Concatenates matrices of one size (packed ones each in whole tiles): inputs [begin, end) of stacked
+  // parts. The result has the outputs of one, and the data of all.
   absl::StatusOr<DeviceMatrix> Stack(DeviceFormat format, absl::Span<const std::vector<RowPart>> matrices,
                                      ShardRange columns);
 
-  // End to end, in float32; empty when the model has none of them.
+  // Concatenates vectors in float32; empty if the model has none of them.
   absl::StatusOr<DeviceSpan<const float>> Vector(absl::Span<const RowPart> parts, float offset = 0);
   absl::StatusOr<DeviceSpan<const float>> Vector(const TensorView& tensor);
-  // A norm's, as what they multiply with.
+  // A norm's weights, including the offset.
   absl::StatusOr<DeviceSpan<const float>> NormVector(const TensorView& tensor);
   absl::StatusOr<DeviceNorm> Norm(const TensorView& weight, const TensorView& bias);
   // Two vectors added up; either may be missing.
   absl::StatusOr<DeviceSpan<const float>> Sum(const TensorView& a, const TensorView& b);
-  // All numbers of some matrices, one behind the other, in float32; those that do not exist are left out.
+  // Concatenates all numbers of some matrices in float32; matrices that do not exist are left out.
   absl::StatusOr<DeviceSpan<const float>> Matrix(std::initializer_list<const TensorView*> tensors);
 
-  // Settles how products with it are computed.
+  // Prepares the products with the matrix.
   absl::StatusOr<DeviceMatrix> Prepared(const DeviceMatrix& matrix);
 
  private:
@@ -69,7 +69,7 @@ class WeightUploader {
     ShardRange columns;
     std::vector<float> part_scales;  // Of kFp8, each part's; none when every output has its own.
   };
-  // Some tiles on their way.
+  // Tiles that are being uploaded.
   struct StagedTiles {
     std::vector<uint32_t> words;
     std::vector<Bf16> scales;
@@ -81,7 +81,7 @@ class WeightUploader {
     uint64_t scales = 0;
     uint64_t output_scales = 0;
   };
-  // Where the tiles of matrices are to go.
+  // The destination of the tiles of matrices.
   struct PackedPlace {
     uint32_t* words = nullptr;
     Bf16* scales = nullptr;
@@ -92,13 +92,13 @@ class WeightUploader {
       : scales_matrices_(scales_matrices), norm_offset_(norm_offset), ops_(ops), progress_(progress) {}
 
   absl::StatusOr<DeviceSpan<const float>> Floats(const std::vector<float>& floats);
-  // Numbers of a tensor have been copied.
+  // Reports that numbers of a tensor have been copied.
   absl::Status Report(const TensorView& tensor, uint64_t count);
   static uint32_t NumRows(absl::Span<const RowPart> parts);
 
   absl::StatusOr<DeviceMatrix> StackBf16(absl::Span<const std::vector<RowPart>> matrices, ShardRange columns);
   absl::Status UploadPart(const RowPart& part, ShardRange columns, Bf16* to);
-  // Of a tensor that does not lie as it is to, gathered some rows at a time.
+  // Uploads a tensor with another layout, gathered some rows at a time.
   absl::Status UploadGathered(const RowPart& part, ShardRange columns, Bf16* to);
 
   absl::StatusOr<DeviceMatrix> StackPacked(DeviceFormat format,

@@ -9,9 +9,9 @@
 
 namespace tandem {
 
-// What makes a model a draft head: it reads the target's hidden states. Row j of a head has the token at
-// position j + 1 and the target's states behind the token at position j, and its logits are for position
-// j + 2.
+// The settings of a draft head: a model that reads the target's hidden states. Row j of a head has the token
+// at position j + 1 and the target's states behind the token at position j, and its logits are for position j
+// + 2.
 //
 // Heads of one decoder layer read the tokens too. Where the target has not computed the states yet, in a
 // candidate tree, the row takes the output state of the row before it instead (EAGLE, Li et al., 2024,
@@ -31,8 +31,8 @@ namespace tandem {
 struct HeadConfig {
   enum class Kind { kEagle, kEagle3, kMedusa, kMtp };
   Kind kind = Kind::kEagle3;
-  // The states that a row reads, as FeatureRequest names them. None, until FinishHeadConfig: those that the
-  // authors chose, which follow from the number of the target's layers.
+  // The states that a row reads, as in FeatureRequest. Empty before FinishHeadConfig means the authors'
+  // choice, which follows from the number of the target's layers.
   std::vector<uint32_t> feature_layers;
   bool feature_final_norm = false;
   int32_t target_hidden_size = 0;  // Numbers in each.
@@ -41,25 +41,26 @@ struct HeadConfig {
   int32_t draft_vocab_size = 0;
   // EAGLE-3: the residual stream starts with the normed state (vLLM speculators), not with the state.
   bool norm_before_residual = false;
-  // The state of its own that a row hands to the next one is that behind the final norm, as MTP's, or
-  // EAGLE-3's where it says so (norm_output), not that in front of it.
+  // A row passes its own state after the final norm to the next one (MTP, and EAGLE-3 with norm_output), not
+  // the state before it.
   bool own_state_is_normed = false;
-  // Where the layer's tensors are named like a model's ("layers.0."), not "midlayer.".
+  // Whether the layer's tensors are named like a model's ("layers.0."), not "midlayer.".
   bool numbered_layer = false;
-  // Medusa: how many positions a row has logits for, the residual blocks of each, and whether they end in one
-  // output matrix, which is the target's.
+  // Medusa: the number of positions for which a row has logits, the residual blocks of each, and whether all
+  // use one output matrix, which is the target's.
   int32_t num_positions = 1;
   int32_t num_blocks = 0;
   bool shares_output = false;
-  // What the head was trained for, where its configuration says so: common/model/target_fingerprint.h.
+  // The target for which the head was trained, if its configuration says so
+  // (common/model/target_fingerprint.h).
   std::optional<uint64_t> target_fingerprint;
 
   uint32_t num_states() const {
     return static_cast<uint32_t>(feature_layers.size()) + (feature_final_norm ? 1 : 0);
   }
-  // Whether a row reads the token and the rows before it: those of a head that does can stand in a tree.
+  // Whether a row reads the token and earlier rows. Only then can rows be in a tree.
   bool reads_context() const { return kind != Kind::kMedusa; }
-  // Numbers that a row reads of the target.
+  // How many numbers of the target a row reads.
   uint32_t state_size() const { return num_states() * static_cast<uint32_t>(target_hidden_size); }
 };
 
@@ -74,8 +75,8 @@ HeadConfig NextTokenModule();
 
 struct ModelConfig;
 
-// Fills in what follows from the target beside it, null if there is none at hand. InvalidArgument when the
-// two do not go together, or when something follows from a target that is not there. `config` has a head.
+// Sets the fields that follow from the target, which may be null. InvalidArgument if the two do not fit, or
+// if a field needs a target and there is none. `config` must have a head.
 absl::Status FinishHeadConfig(absl::string_view path, const ModelConfig* target, ModelConfig* config);
 
 }  // namespace tandem

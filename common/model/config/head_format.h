@@ -9,12 +9,13 @@
 
 namespace tandem {
 
-// What a config.json says of a head, or nothing if it is not one's: EAGLE-3 as SpecForge, SGLang and the
-// authors write it (architecture LlamaForCausalLMEagle3), EAGLE-1 and 2 (LlamaForCausalLMEagle), vLLM
-// speculators' (speculators_model_type), and Medusa as its authors (medusa_num_heads) and vLLM (model_type
-// medusa) have it. `layer` is where the decoder layer is described: the object itself or one inside it. Null
-// for Medusa, which has none: then `hidden_size` and `vocab_size` are there, 0 where the file does not say.
-// Authors' EAGLE-1 and 2 call themselves LlamaForCausalLM: see EagleByTensors. Errors are ParseModelConfig's.
+// The head in a config.json, or nullopt if it is not one's: EAGLE-3 as SpecForge, SGLang and the authors
+// write it (architecture LlamaForCausalLMEagle3), EAGLE-1 and 2 (LlamaForCausalLMEagle), vLLM speculators'
+// (speculators_model_type), and Medusa as its authors (medusa_num_heads) and vLLM (model_type medusa) have
+// it. `layer`: the object that describes the decoder layer, which is the whole file or an object in it. Null
+// for Medusa, which has no layer: then `hidden_size` and `vocab_size` are set, or 0 if the file does not have
+// them. The authors' EAGLE-1 and 2 call themselves LlamaForCausalLM: see EagleByTensors. Errors as in
+// ParseModelConfig.
 struct ParsedHead {
   HeadConfig config;
   const nlohmann::json* layer = nullptr;

@@ -12,21 +12,20 @@
 
 namespace tandem {
 
-// Typed and bounded reading of the fields of one JSON object. A field that is absent or null reads as
-// nothing; one of another type or outside the bounds is InvalidArgument: "PATH: field FIELD: found VALUE,
-// expected ...".
+// Reads the fields of one JSON object with types and bounds. An absent or null field reads as nullopt; one of
+// another type or outside the bounds is InvalidArgument: "PATH: field FIELD: found VALUE, expected ...".
 //
 // Refers to the object and the path, which must outlive it.
 class JsonFields {
  public:
-  // `prefix` stands in front of field names in messages: "rope_scaling." for a nested object.
+  // `prefix`: for field names in messages, such as "rope_scaling." for a nested object.
   JsonFields(const nlohmann::json& object, absl::string_view path, absl::string_view prefix = "")
       : object_(object), path_(path), prefix_(prefix) {}
 
-  // An object that stands in the field `name`.
+  // The object in the field `name`.
   JsonFields Inner(const nlohmann::json& object, absl::string_view name) const;
 
-  // Whether the object names the field, be it as null.
+  // Whether the object has the field, even if it is null.
   bool Has(absl::string_view name) const { return object_.contains(std::string(name)); }
 
   // nullptr when absent or null.

@@ -65,7 +65,7 @@ class GoodputPolicy final : public WindowPolicy {
   }
 
   LevelAcceptance acceptance_;
-  // Rarer than elsewhere: what the drafter does for other sessions tells as well.
+  // Rarer than in other policies, because the drafter's results in other sessions count as well.
   RoundProbe probe_{{.first_pause = 12, .longest_pause = 192, .probe_rounds = 3}};
   bool probing_ = false;
   uint32_t declined_in_a_row_ = 0;

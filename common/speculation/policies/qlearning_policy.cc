@@ -42,7 +42,7 @@ class QLearningPolicy final : public WindowPolicy {
 
   uint32_t NextDepth(const RoundCosts& costs) override {
     const uint32_t max_depth = costs.limits.max_depth;
-    // One choice per round, however often it is asked for.
+    // One choice per round, however often NextDepth is called.
     if (chosen_ && max_depth == max_depth_) return action_;
     max_depth_ = max_depth;
     state_ = std::min(state_, max_depth);

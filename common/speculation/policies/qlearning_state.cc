@@ -70,8 +70,7 @@ QLearningState::Entry MergeEntries(const QLearningState::Entry& stored, const QL
   const uint32_t at_start = newer.visits - newer.fresh;
   const uint32_t others = stored.visits > at_start ? stored.visits - at_start : 0;
   QLearningState::Entry merged = newer;
-  // The session's own is kept as it is where it stands alone, and the others' where it adds nothing: rounding
-  // is not to wear away what nobody has touched.
+  // A value of only one side is kept exactly, so that rounding does not change values that were not updated.
   if (newer.fresh == 0 && others > 0) merged.value = stored.value;
   if (newer.fresh > 0 && others > 0) {
     const double share = static_cast<double>(newer.fresh) / (static_cast<double>(newer.fresh) + others);

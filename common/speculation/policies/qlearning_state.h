@@ -15,8 +15,7 @@ namespace tandem {
 // As bytes, with numbers in little-endian order:
 //
 //   "TQ"  version: u8 (1)  zero: u8  prompts: u32  fresh prompts: u32  entries: u32        16 bytes
-//   state: u8  action: u8  value: f32  visits: u32  fresh visits: u32                      14 bytes, each
-//   entry
+//   state: u8  action: u8  value: f32  visits: u32  fresh visits: u32                      14 bytes/entry
 //
 // Entries are in increasing order of (state, action), without duplicates, so equal knowledge has equal
 // bytes. "Fresh" counts what the session that wrote the bytes added to its initial state.

@@ -12,7 +12,7 @@ class RoundProbe {
  public:
   struct Options {
     uint32_t first_pause = 4;     // Rounds without drafts before the first probe,
-    uint32_t longest_pause = 64;  // and at most, as probes go on failing.
+    uint32_t longest_pause = 64;  // and at most, while probes keep failing.
     uint32_t probe_rounds = 3;
   };
   RoundProbe() : RoundProbe(Options{}) {}

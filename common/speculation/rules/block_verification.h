@@ -17,7 +17,7 @@ namespace tandem {
 // One draft of a chain.
 struct ChainedDraft {
   TokenId token = 0;
-  const DraftDistribution* distribution = nullptr;  // That it was drawn from.
+  const DraftDistribution* distribution = nullptr;  // The one it was drawn from.
 };
 
 struct BlockVerdict {

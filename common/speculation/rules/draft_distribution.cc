@@ -59,7 +59,7 @@ void RemainingDraft::Remove(TokenId token) {
   const auto at = std::find(tokens.begin(), tokens.end(), token);
   if (at == tokens.end()) return;
   weights_[static_cast<size_t>(at - tokens.begin())] = 0.0;
-  // Summed anew: what is left may be tiny next to what has gone.
+  // Summed again, because the rest may be tiny compared with what was removed.
   total_ = std::accumulate(weights_.begin(), weights_.end(), 0.0);
 }
 

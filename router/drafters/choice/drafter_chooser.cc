@@ -196,7 +196,8 @@ DrafterDecision DrafterChooser::Decide(size_t model_index, const PromptHandle& p
                                                  options_.choice, DrawOf(model.num_decisions));
   DrafterDecision decision{.drafter = choice.candidate, .reason = choice.reason};
   decision.learning = learning;
-  // Whatever becomes of the request: those that teach nothing are not tried one after the other.
+  // Counted whatever the outcome of the request, so that drafters without results are not tried again and
+  // again.
   const bool refresh = choice.reason == kReasonRefresh;
   if (!choice.candidate.has_value()) {
     if (refresh) {

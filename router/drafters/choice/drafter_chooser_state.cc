@@ -41,7 +41,7 @@ v1::LearnedRouting DrafterChooser::Save() const {
   std::vector<std::shared_ptr<const FeatureModel>> features;
   mutex_.Lock();
   for (const ModelState& model : models_) {
-    // A random projection is made anew, and what was learned on it is little.
+    // A random projection is created again; little was learned with it.
     if (!model.features->fitted()) continue;
     v1::LearnedModel& saved = *state.add_models();
     saved.set_model(model.model.name);

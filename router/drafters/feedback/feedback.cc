@@ -148,7 +148,7 @@ void Feedback::GiveBack(const Asked& asked, const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     change = slots_.GiveBack(asked.slot, status.ok(), clock_->Now());
   }
-  // What is cancelled is so because this ends.
+  // A score is cancelled only because this object ends.
   if (change == ScoreSlots::Change::kNone || absl::IsCancelled(status)) return;
   if (change == ScoreSlots::Change::kAnswersAgain) {
     LogInfo("a drafter answers score requests again", {{"drafter", asked.drafter.name}});

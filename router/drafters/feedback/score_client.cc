@@ -9,7 +9,7 @@
 namespace tandem::router {
 namespace {
 
-// Drafters come and go; channels to those that are gone must not pile up.
+// Drafters come and go, so channels to drafters that are gone must not accumulate.
 constexpr size_t kMaxChannels = 256;
 
 }  // namespace

@@ -12,7 +12,7 @@ constexpr double kTokensOfACall = 256.0;
 // Weight of an answer that came sooner than expected. A later one counts at once, since giving up too early
 // costs a score and giving up too late only time.
 constexpr double kFasterShare = 0.1;
-// Drafters come and go; those that are gone must not pile up.
+// Drafters come and go, so entries of drafters that are gone must not accumulate.
 constexpr size_t kMaxDrafters = 1024;
 // Beyond that many in a row pauses and timeouts are the longest anyhow.
 constexpr uint32_t kMostFailures = 30;

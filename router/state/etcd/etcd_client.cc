@@ -19,7 +19,7 @@ constexpr size_t kMaxPasswordBytes = 4096;
 
 absl::Status Named(const absl::Status& status, const std::string& endpoint) {
   if (status.ok()) return status;
-  // Not in time, given up on: to callers the same.
+  // To callers, a timeout and a cancellation are the same.
   const bool unavailable = absl::IsDeadlineExceeded(status) || absl::IsCancelled(status);
   return absl::Status(unavailable ? absl::StatusCode::kUnavailable : status.code(),
                       absl::StrCat("etcd at ", endpoint, ": ", status.message()));

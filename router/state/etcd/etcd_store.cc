@@ -25,7 +25,7 @@ constexpr size_t kMaxListedBytes = size_t{256} << 20;
 // Listings that a compaction came in between, one after the other.
 constexpr int kMaxListings = 5;
 
-// Changes of more keys than this are told to every watch.
+// If more keys than this change, every watch is called.
 constexpr size_t kMaxUntoldKeys = 10000;
 
 // On a store's telling thread. A watch that cannot read now is called again when etcd answers again, so its
@@ -240,7 +240,7 @@ absl::Status EtcdStore::Follow() {
   std::shared_ptr<EtcdClient::WatchStream> stream;
   absl::Status status = Begin(inbox, &stream);
   if (status.ok()) {
-    // At first nobody watches yet.
+    // At first there are no watches.
     if (SetHere()) TellAll();
   }
   absl::Time next_ping = absl::Now() + options_.ping_interval;
@@ -254,7 +254,7 @@ absl::Status EtcdStore::Follow() {
       absl::MutexLock lock(&mutex_);
       suspect = suspect_;
     }
-    // Whoever had no answer waits for another member.
+    // Calls without an answer wait for another member.
     const bool woken = std::any_of(events.begin(), events.end(),
                                    [](const Event& event) { return std::holds_alternative<Wake>(event); });
     if (woken) next_ping = std::min(next_ping, absl::Now() + options_.ping_interval / 5);
@@ -502,7 +502,8 @@ absl::StatusOr<LeasedEntry> EtcdStore::PutLeased(const Put& put) {
   const StoreChange change{.key = put.key, .value = put.value, .expected_version = put.expected_version};
   etcdserverpb::TxnRequest transaction = MakeTransaction({change});
   transaction.mutable_success(0)->mutable_request_put()->set_lease(granted.id());
-  // A lease of which nobody has heard is this call's own: so an earlier try is known by it.
+  // The lease is new and only this call uses it, so a value with this lease was written by an earlier
+  // attempt.
   retried = false;
   TANDEM_ASSIGN_OR_RETURN(const etcdserverpb::TxnResponse response,
                           Perform<etcdserverpb::TxnResponse>(&retried, [&](absl::Time deadline) {

@@ -60,7 +60,7 @@ class EtcdStore final : public RoutingStore, public LeaseStore {
     absl::Duration ping_interval = absl::Seconds(1);
     absl::Duration ping_timeout = absl::Milliseconds(1500);
     absl::Duration retry_interval = absl::Milliseconds(200);
-    int64_t page = 256;  // Entries that are asked for at once.
+    int64_t page = 256;  // Entries per request.
   };
 
   // Unavailable, with each member's error, if none answers within the open timeout; PermissionDenied or
@@ -142,7 +142,7 @@ class EtcdStore final : public RoutingStore, public LeaseStore {
   absl::Time away_since_ ABSL_GUARDED_BY(mutex_);
   absl::Status away_reason_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Inbox> inbox_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::string> untold_keys_ ABSL_GUARDED_BY(mutex_);  // Changed, and not told yet.
+  std::set<std::string> untold_keys_ ABSL_GUARDED_BY(mutex_);  // Changed, but not reported yet.
   bool untold_all_ ABSL_GUARDED_BY(mutex_) = false;            // So may be any other key.
   std::thread following_;
   std::thread telling_;

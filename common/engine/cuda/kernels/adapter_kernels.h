@@ -10,10 +10,10 @@
 //   reduced = a * input                                  ReduceKernel
 //   output  = output + scale * (b * reduced)             AddAdapterKernel, once the product is there
 //
-// for each row with the adapter that it names, in float32. Which adapters a step has, and which rows, stands
-// in its words and in memory that they point to, so that a captured graph serves every step; blocks of rows
-// without one end at once. Sums have one order each, whoever shares the step. CPU reference:
-// cpu/lora_stage.cc, which adds up `a * input` in another order.
+// for each row with the adapter that it names, in float32. The step's words, and memory that they point to,
+// say which rows have which adapters, so that one captured graph serves every step; blocks of rows without an
+// adapter end at once. Sums have one order each, whoever shares the step. CPU reference: cpu/lora_stage.cc,
+// which adds up `a * input` in another order.
 
 namespace tandem {
 
@@ -27,7 +27,7 @@ struct AdapterPart {
   uint32_t num_outputs = 0;
 };
 
-// What an adapter does in one layer with the inputs of one product.
+// An adapter's part for the inputs of one product in one layer.
 struct AdapterInput {
   static constexpr uint32_t kMostParts = 3;
 
@@ -44,7 +44,7 @@ inline constexpr uint32_t kGateUpInput = 2;
 inline constexpr uint32_t kDownInput = 3;
 inline constexpr uint32_t kAdapterInputs = 4;
 
-// Where a step's rows find their adapters.
+// The table in which a step's rows find their adapters.
 struct AdapterTable {
   StepWords step;
   DeviceSpan<const DeviceSpan<const AdapterInput>> adapters;  // By place; each [layers][kAdapterInputs].

@@ -14,10 +14,10 @@
 //   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending), capped, and lowered by
 //               slope times distance, where there is a cap or a slope
 //   for each chunk of 256 positions of a split (splits.h):
-//     greatest = the greatest score so far; where it rose, sums and totals are multiplied by exp(before -
-//     after) weight[p] = exp(score[p] - greatest) total += the weights, summed by lanes of a warp (position
-//     mod 32 of the chunk) and then over the warp sum[d] = one chain of fused multiply-adds of weight[p] *
-//     value[p][d] over p ascending
+//     greatest = the greatest score so far; if it rose, sums and totals are multiplied by exp(before - after)
+//     weight[p] = exp(score[p] - greatest)
+//     total += the weights, summed by lanes of a warp (position mod 32 of the chunk), then over the warp
+//     sum[d] = one chain of fused multiply-adds of weight[p] * value[p][d] over p ascending
 //   and splits are folded into one another from first to last.
 //
 // CPU reference: cpu/attention_templates.h, which sums in another order: equal within 1e-5 of the greatest

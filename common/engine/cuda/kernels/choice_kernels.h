@@ -168,7 +168,7 @@ struct ChoiceKernel {
   TANDEM_DEVICE void Adjust(Block& block, const Row& row, DeviceSpan<float> own) const {
     Penalise(block, row, own);
     block.Sync();
-    // Whoever has a token's first bias adds all of them.
+    // The thread with a token's first bias adds all of them.
     const uint32_t biases_at = step.words[row.at + StepWords::kBiasesAt];
     const uint32_t num_biases = step.words[row.at + StepWords::kNumBiases];
     for (uint32_t i = block.thread(); i < num_biases; i += block.num_threads()) {

@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// What the projection reads: EAGLE [embedding, state], EAGLE-3 the states. Rows that go on from a state of
-// their own have nothing to project, and keep what is there. Grid (rows).
+// The projection's inputs: EAGLE [embedding, state], EAGLE-3 the states. Rows that continue from their own
+// state have nothing to project, and keep their values. Grid (rows).
 struct JoinStatesKernel {
   StepWords step;
   DeviceSpan<const float> embedded;  // [rows, embedding_size]

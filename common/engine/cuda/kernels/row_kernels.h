@@ -101,8 +101,8 @@ TANDEM_DEVICE float RowMean(Block& block, float sum, uint32_t size) {
   return BlockSum(block, sum, scratch) / static_cast<float>(size);
 }
 
-// hidden[row] += what is to be added; normed = weight * hidden / sqrt(mean(hidden^2) + epsilon). A row that
-// asks for this state as a feature gets it. Grid (rows); shared: a float for each warp.
+// hidden[row] += addends; normed = weight * hidden / sqrt(mean(hidden^2) + epsilon). Also stores the state
+// for rows that request it as a feature. Grid (rows); shared: a float for each warp.
 struct NormKernel {
   StepWords step;
   Residual residual;
@@ -156,9 +156,9 @@ struct NormKernel {
   }
 };
 
-// What rows ask for as features of the stream behind the last layer: the state itself, and what the output
-// matrix multiplies before it is rounded. The stream stays as it is, with what is still to be added. Grid
-// (rows); shared: a float for each warp.
+// The features of the stream after the last layer that rows request: the state itself, and the output
+// matrix's input before rounding. The stream stays unchanged, with addends still to add. Grid (rows); shared:
+// a float for each warp.
 struct FinalFeaturesKernel {
   StepWords step;
   Residual residual;

@@ -46,8 +46,8 @@ struct StepWords {
   static constexpr uint32_t kAdapter = 8;        // The place of its adapter plus 1, or 0.
   static constexpr uint32_t kRowWords = 9;
 
-  // Of features: states of one row, which stand side by side among those of the step. The normed final one,
-  // where it is asked for, comes behind the others.
+  // A row's features: its states are adjacent among those of the step. The normed final one, if requested,
+  // comes after the others.
   static constexpr uint32_t kFirstState = 0;
   static constexpr uint32_t kNumFeatureLayers = 1;
   static constexpr uint32_t kHasNormedState = 2;
@@ -99,8 +99,8 @@ struct StepWords {
   TANDEM_DEVICE uint32_t item(uint32_t index, uint32_t field) const {
     return words[words[kItemsAt] + index * kItemWords + field];
   }
-  // Where among the step's features the state goes that the row asks for after so many layers, or the normed
-  // final one; kNoState when it does not.
+  // The position, among the step's features, of the row's state after `num_layers` layers, or of the normed
+  // final one; kNoState if it does not request it.
   TANDEM_DEVICE uint32_t StateAfter(uint32_t row_index, uint32_t num_layers) const {
     const uint32_t at = row(row_index, kFeaturesAt);
     if (at == 0) return kNoState;
