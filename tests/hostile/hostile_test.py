@@ -143,8 +143,7 @@ class RowsTest(unittest.TestCase):
                 try:
                     for row in alike:
                         with self.subTest(row.name):
-                            # The attackers' nice 19 is also that of builds in the background (tests/run.sh), beside which
-                            # a flood of so many calls takes longer until there is no place for one.
+                            # On a busy machine a flood takes longer until there is no place for a call.
                             for seconds in (6, 20, 60) if row.name == "flood" else (1.5,):
                                 result = run_row(row, seconds, stack=stack, short=True)
                                 if row.name != "flood" or refused_calls(result) > 0:
