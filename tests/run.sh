@@ -12,6 +12,8 @@ aarch64=false
 clients=false
 unity=OFF
 rerun=false
+changed=false
+base=
 ctest_arguments=()
 cores=$(nproc)
 # Test names of the concurrent parts, which run under ThreadSanitizer. The simulation is not among them: it runs a whole
@@ -19,7 +21,7 @@ cores=$(nproc)
 readonly threaded_tests='rpc|router|verifier|drafter|engine_cpu|metrics|tracing'
 # Scripts, benchmarks, and tests that take many minutes under a sanitizer. To run the latter anyway:
 # tests/run.sh --preset asan -- -R "e2e_test|cuda_engine".
-readonly unsanitized='^tidy|^reading|^reference|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^plan|^soak'
+readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^plan|^reading_grade|^reference|^soak'
 # Tests that speak gRPC take long to compile, and already run under ThreadSanitizer. tests/run.sh --preset asan also runs
 # them under AddressSanitizer.
 readonly remote='service_test|cli|end_to_end|rpc_streams'
@@ -28,17 +30,22 @@ usage() {
   cat <<'EOF'
 usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--clients] [--unity] [--rerun] [--help]
                     [-- ctest arguments]
+       tests/run.sh --changed [--base REV] [--preset P]
 
 Installs missing packages, builds everything and runs every test.
 
+  --changed      only build and run the tests that a change touches, and tidy: two minutes at most for most changes, in a
+                 build folder that has been built before. The change is what differs from where the branch left main,
+                 uncommitted and new files included. tests/changed/changed.py --help says which tests that are
+  --base REV     compare with this revision instead of main
   --preset P     CMake preset to test (default dev); see CMakePresets.json
   --quick        skip tests labelled slow or integration
   --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the tests of
-                 concurrent code under ThreadSanitizer
+                 concurrent code under ThreadSanitizer, both built by clang
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
                  test them
-  --unity        unity build: halves the time of a first build or better; rebuilds take longer
+  --unity        unity build with precompiled headers: halves the time of a first build or better; rebuilds take longer
   --rerun        run failed tests once more, one at a time, and list those that pass the second time: on a shared
                  machine, other processes can delay a test of whole processes by seconds
   -- ...         arguments for ctest, for example: tests/run.sh -- -R tokenizer
@@ -62,6 +69,12 @@ while (($# > 0)); do
     --clients) clients=true ;;
     --unity) unity=ON ;;
     --rerun) rerun=true ;;
+    --changed) changed=true ;;
+    --base)
+      (($# >= 2)) || { echo "run.sh: --base needs a value" >&2 && exit 2; }
+      base=$2
+      shift
+      ;;
     --)
       shift
       ctest_arguments+=("$@")
@@ -75,15 +88,24 @@ while (($# > 0)); do
   shift
 done
 
+if $changed && { $quick || $sanitizers || $aarch64 || $clients || ((${#ctest_arguments[@]} > 0)); }; then
+  echo "run.sh: --changed selects the tests itself: of the other options it takes --base, --preset, --unity and --rerun" >&2
+  exit 2
+fi
+if [[ -n $base ]] && ! $changed; then
+  echo "run.sh: --base is for --changed" >&2
+  exit 2
+fi
+
 summary=()
 failed=false
-ahead=  # The background build for the sanitizers, while it runs.
+ahead=()  # Builds in the background.
 
 print_summary() {
   local status=$?
   printf '\n%-28s %-8s %s\n' stage result seconds
   printf '%s\n' "${summary[@]}"
-  if [[ -n $ahead ]]; then kill "$ahead" || true; fi  # It may have ended already.
+  if ((${#ahead[@]} > 0)); then kill "${ahead[@]}" 2>/dev/null || true; fi  # They may have ended already.
   exit "$status"
 }
 trap print_summary EXIT
@@ -119,8 +141,10 @@ python_environment() {
   printf '%s\n' "$stamp" >"$folder/stamp"
 }
 
-# Presets share objects through the compiler cache, whichever folder they build in.
-export CCACHE_BASEDIR="$repository" CCACHE_NOHASHDIR=1
+# Presets share objects through the compiler cache, whichever folder they build in. With CCACHE_DEPEND it knows what a
+# compilation reads from the compiler itself, and runs no preprocessor before it. The sloppiness is what precompiled headers
+# ask for; no source has __DATE__ or __TIME__.
+export CCACHE_BASEDIR="$repository" CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 
 # The CUDA module compiles and links without a GPU, and its tests skip cases that need one. It is not built with
 # sanitizers, which do not support CUDA, nor for other architectures.
@@ -135,10 +159,11 @@ fi
 
 # configure PRESET [settings...]
 configure() {
-  local preset=$1
+  local preset=$1 precompiled=$unity
   shift
+  if [[ $preset == aarch64 ]]; then precompiled=OFF; fi  # Few sources: it would not pay.
   cmake --preset "$preset" -DTANDEM_TEST_PYTHON="$repository/build/python/bin/python" -DCMAKE_UNITY_BUILD=$unity \
-    -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 "$@"
+    -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 -DTANDEM_PCH=$precompiled "$@"
 }
 
 # build PRESET [targets...]
@@ -187,20 +212,38 @@ emulated() {
 readonly asan_selection=(-LE slow -E "$unsanitized|$remote")
 readonly tsan_selection=(-LE slow -E "$unsanitized|^verifier_cuda" -R "$threaded_tests")
 
-# Builds for the sanitizers in the background, on CPU time that the tests leave: many tests mostly wait for processes.
-# A build that fails here fails again in its own stage, which reports it.
-build_ahead() {
-  local targets
-  renice -n 19 "$BASHPID" >/dev/null
-  configure asan && mapfile -t targets < <(test_targets asan "${asan_selection[@]}") && build asan "${targets[@]}"
-  configure tsan && mapfile -t targets < <(test_targets tsan "${tsan_selection[@]}") && build tsan "${targets[@]}"
-  return 0
+# What is emulated.
+readonly aarch64_targets=(tandem_common_engine_cpu_test tandem_row_invariance_test)
+
+# prepare PRESET [ctest-selection...]: configures and builds what the later stages of a preset run.
+prepare() {
+  local preset=$1 targets=("${aarch64_targets[@]}")
+  shift
+  configure "$preset" || return 1
+  if [[ $preset != aarch64 ]]; then mapfile -t targets < <(test_targets "$preset" "$@"); fi
+  build "$preset" "${targets[@]}"
 }
+
+# prepare_ahead PRESET [ctest-selection...]: the same in the background, after those before it, on CPU time that the tests
+# leave: many tests mostly wait for processes. A build that fails here fails again in its own stage, which reports it.
+prepare_ahead() {
+  local before=
+  if ((${#ahead[@]} > 0)); then before=${ahead[-1]}; fi
+  {
+    renice -n 19 "$BASHPID" >/dev/null
+    if [[ -n $before ]]; then tail --pid="$before" -f /dev/null; fi
+    prepare "$@" || true
+  } >"build/$1-ahead.log" 2>&1 &
+  ahead+=("$!")
+  ahead_of[$1]=$!
+}
+declare -A ahead_of=()
 
 # sanitized PRESET ctest-selection...
 sanitized() {
   local preset=$1 targets
   shift
+  stage "$preset: background build" --go-on wait "${ahead_of[$preset]}"
   stage "$preset: configure" configure "$preset"
   mapfile -t targets < <(test_targets "$preset" "$@")
   if ((${#targets[@]} == 0)); then
@@ -211,30 +254,63 @@ sanitized() {
   stage "$preset: test" --go-on run_ctest "$preset" "$@"
 }
 
+# Which tests a change touches: lines of a test's name, a tab, and its target.
+select_changed() {
+  python3 -B tests/changed/changed.py --build "build/$preset" ${base:+--base "$base"} >build/changed.txt
+}
+
+run_changed() {
+  local names=(tidy) targets=() name target
+  if [[ ! -f build/$preset/build.ninja ]]; then
+    stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
+    stage "$preset: first build" build "$preset"
+  fi
+  # A list of sources may have changed.
+  stage "$preset: build files" cmake --build "build/$preset" --target build.ninja
+  stage "$preset: selection" select_changed
+  while IFS=$'\t' read -r name target; do
+    names+=("$name")
+    # Scripts run the programs.
+    if [[ -n $target ]]; then targets+=("$target"); else targets+=(tandem tandem-router tandem-verifier tandem-drafter); fi
+  done <build/changed.txt
+  printf '%s\n' "${names[@]}"
+  if ((${#targets[@]} > 0)); then stage "$preset: build" build "$preset" "${targets[@]}"; fi
+  stage "$preset: test" --go-on run_ctest "$preset" -R "^($(IFS='|' && echo "${names[*]}"))\$"
+}
+
+needs=()
+if $sanitizers || [[ $preset =~ ^(asan|tsan|fuzz)$ ]]; then needs+=(--clang); fi
+if $aarch64 || [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
+
+if $changed; then
+  run_changed
+  if $failed; then exit 1; fi
+  exit 0
+fi
+
 selection=()
 if $quick; then selection+=(-LE 'slow|integration'); fi
 
-stage "packages" deploy/install.sh
+stage "packages" deploy/install.sh "${needs[@]}"
 stage "python environment" python_environment build/python tests/requirements.txt
 stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
 stage "$preset: build" build "$preset"
 if $sanitizers; then
-  build_ahead >build/ahead.log 2>&1 &
-  ahead=$!
+  prepare_ahead asan "${asan_selection[@]}"
+  prepare_ahead tsan "${tsan_selection[@]}"
 fi
+if $aarch64; then prepare_ahead aarch64; fi
 stage "$preset: test" --go-on run_ctest "$preset" "${selection[@]}" "${ctest_arguments[@]}"
 
 if $sanitizers; then
-  stage "background build" --go-on wait "$ahead"
-  ahead=
   sanitized asan "${asan_selection[@]}"
   sanitized tsan "${tsan_selection[@]}"
 fi
 
 if $aarch64; then
-  stage "aarch64: packages" deploy/install.sh --aarch64
+  stage "aarch64: background build" --go-on wait "${ahead_of[aarch64]}"
   stage "aarch64: configure" configure aarch64
-  stage "aarch64: build" build aarch64 tandem_common_engine_cpu_test tandem_row_invariance_test
+  stage "aarch64: build" build aarch64 "${aarch64_targets[@]}"
   stage "aarch64: test" --go-on emulated
 fi
 

@@ -367,7 +367,7 @@ class ConstraintCompilerTest : public GrammarTest, public ConstraintCompilerList
   void OnCompiled(double, bool ok) override { (ok ? compiled_ : refused_) += 1; }
   void OnCacheChange(int64_t bytes) override { cached_bytes_ += bytes; }
 
-  const SteadyClock clock_;
+  SteadyClock clock_;
   std::atomic<int> known_ = 0;
   std::atomic<int> unknown_ = 0;
   std::atomic<int> compiled_ = 0;

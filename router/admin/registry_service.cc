@@ -102,7 +102,8 @@ grpc::ServerUnaryReactor* RegistryService::Answer(grpc::CallbackServerContext* c
   waiting_.fetch_add(1);
   worker_->Post([this, context, reactor, work = std::move(work)] {
     // A caller that has stopped waiting registers again, possibly with other data.
-    const absl::Status status = context->IsCancelled() ? absl::CancelledError("the caller is gone") : work();
+    const absl::Status status =
+        context->IsCancelled() ? absl::CancelledError("the caller disconnected") : work();
     waiting_.fetch_sub(1);
     reactor->Finish(ToGrpcStatus(status));
   });

@@ -570,7 +570,7 @@ void GenerateCall::OnCancel() {
 void GenerateCall::OnClientGone() {
   const bool late = router_.clock().Now() >= deadline_ - kDeadlineTolerance;
   End(late ? absl::DeadlineExceededError("the call's deadline has passed")
-           : absl::CancelledError("the client cancelled the call or is gone"));
+           : absl::CancelledError("the client cancelled the call or disconnected"));
   // Nobody reads the queue any more. A message in flight stays until gRPC releases it.
   queue_.erase(queue_.begin() + (writing_ ? 1 : 0), queue_.end());
 }

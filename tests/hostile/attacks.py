@@ -378,14 +378,14 @@ ATTACKS = {
 
 
 def main():
-    # What it does to others is not to be that it takes their cores.
-    os.nice(19)
     name, address, *arguments = sys.argv[1:]
     given = {}
     for key, _, value in (argument.partition("=") for argument in arguments):
         if value.startswith("@"):
             value = pathlib.Path(value[1:]).read_text()
         given[key] = value if key in ("token", "request") else float(value) if key == "seconds" else int(value)
+    # What it does to others is not to be that it takes their cores.
+    os.nice(given.pop("nice", 19))
     print(json.dumps(dataclasses.asdict(ATTACKS[name](address, **given))))
 
 

@@ -107,6 +107,11 @@ class HostileTest(ProcessTest):
         self.assert_serves()
 
 
+def refused_calls(result):
+    """Of the attacker's."""
+    return result.cost["ended"].get("RESOURCE_EXHAUSTED", 0)
+
+
 class RowsTest(unittest.TestCase):
     """Every row of the table, those of one kind of router on the same one, one after the other."""
 
@@ -120,7 +125,7 @@ class RowsTest(unittest.TestCase):
         if not row.may_fail:
             self.assertEqual(result.failures, [])
         if row.name == "flood":
-            self.assertGreater(result.cost["ended"].get("RESOURCE_EXHAUSTED", 0), 0, "refusals hit the flooder")
+            self.assertGreater(refused_calls(result), 0, "refusals hit the flooder")
         if row.name == "prompts":
             self.assertEqual(set(result.cost["ended"]), {"INVALID_ARGUMENT"})
         if row.name == "log":
@@ -138,9 +143,12 @@ class RowsTest(unittest.TestCase):
                 try:
                     for row in alike:
                         with self.subTest(row.name):
-                            # A flood on a busy machine takes longer to find no place.
-                            seconds = 6 if row.name == "flood" else 1.5
-                            self.check(run_row(row, seconds, stack=stack, short=True))
+                            # On a busy machine a flood takes longer until there is no place for a call.
+                            for seconds in (6, 20, 60) if row.name == "flood" else (1.5,):
+                                result = run_row(row, seconds, stack=stack, short=True)
+                                if row.name != "flood" or refused_calls(result) > 0:
+                                    break
+                            self.check(result)
                 finally:
                     stack.close()
 

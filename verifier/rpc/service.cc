@@ -87,10 +87,10 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     const absl::Status untrusted = UntrustedDrafter(target_->verification_rule);
     if (request.speculation().mode() == v1::SPECULATION_MODE_ON) return untrusted;
     // It is still bound, so that the request's statistics say why there were no drafts.
-    LogWarning("a request runs undrafted", {{"request_id", request.request_id()},
-                                            {"trace_id", TraceIdText(trace)},
-                                            {"drafter", request.drafter().name()},
-                                            {"reason", std::string(untrusted.message())}});
+    LogWarning("request runs without drafts", {{"request_id", request.request_id()},
+                                               {"trace_id", TraceIdText(trace)},
+                                               {"drafter", request.drafter().name()},
+                                               {"reason", std::string(untrusted.message())}});
   }
   std::vector<DrafterBinding> bindings;
   absl::Status lost;

@@ -10,7 +10,16 @@
 
 #include "common/base/hash.h"
 
+// g++ says so by a macro, clang by a question.
 #if defined(__SANITIZE_ADDRESS__)
+#define TANDEM_FIBERS_ANNOUNCED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TANDEM_FIBERS_ANNOUNCED
+#endif
+#endif
+
+#ifdef TANDEM_FIBERS_ANNOUNCED
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -21,7 +30,7 @@ constexpr size_t kStackBytes = size_t{128} << 10;
 
 // Of a fiber that left, for good when `fake_stack` is null.
 void AboutToSwitch(void** fake_stack, const void* to, size_t to_bytes) {
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef TANDEM_FIBERS_ANNOUNCED
   __sanitizer_start_switch_fiber(fake_stack, to, to_bytes);
 #else
   (void)fake_stack;
@@ -31,7 +40,7 @@ void AboutToSwitch(void** fake_stack, const void* to, size_t to_bytes) {
 }
 
 void HaveSwitched(void* fake_stack, const void** from, size_t* from_bytes) {
-#if defined(__SANITIZE_ADDRESS__)
+#ifdef TANDEM_FIBERS_ANNOUNCED
   __sanitizer_finish_switch_fiber(fake_stack, from, from_bytes);
 #else
   (void)fake_stack;
