@@ -86,7 +86,7 @@ class LearningTest(ProcessTest):
         for path in self.spool.rglob("*.segment"):
             self.assertNotIn(b"request-1", path.read_bytes())
 
-        self.assertIn("pass over", self.command(self.router, "tenants", "forget", "acme", "--request", "request-1"))
+        self.assertIn("skip the request", self.command(self.router, "tenants", "forget", "acme", "--request", "request-1"))
         self.assertEqual([record.request_id for record in self.recorded()], ["request-2"])
         self.assertIn("the key is deleted", self.command(self.router, "tenants", "forget", "acme"))
         self.assertEqual(self.recorded(), [])
