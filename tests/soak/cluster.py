@@ -189,14 +189,15 @@ class Cluster:
 class Memory:
     """Looks at the resident memory of all processes of a cluster as long as its `with` block lasts."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, seconds=SAMPLE_SECONDS):
         self._cluster = cluster
+        self._seconds = seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work)
         self.samples = {}  # (name, process) -> [(time, MiB)]
 
     def _work(self):
-        while not self._stop.wait(SAMPLE_SECONDS):
+        while not self._stop.wait(self._seconds):
             for name, server in list(self._cluster.running.items()):
                 mib = resident_mib(server.pid)
                 if mib > 0:

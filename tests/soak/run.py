@@ -26,11 +26,19 @@ class Run:
     count: int | None = None
     old_bin_dir: pathlib.Path | None = None
     seed: int = 1
+    # Of `kills`, for a machine that has little time to give: a target step, the pause between kills, one request's deadline.
+    step: float | None = None
+    kill_pause: float | None = None
+    capacity: float | None = None
+    timeout: float = 60.0
+    router_flags: tuple = ()
+    # Where `kills` writes what it has measured so far, every ten minutes.
+    partial: pathlib.Path | None = None
 
     @property
     def step_ms(self):
         """How long a target step lasts: more than one of a full batch takes a busy machine."""
-        return 10.0 if self.short else 40.0
+        return self.step or (10.0 if self.short else 40.0)
 
     @property
     def tail(self):
@@ -85,7 +93,8 @@ def closed(cluster, asked, clients, seconds=600.0, **options):
 def reference(cluster, asked, **options):
     """The digest of each request's output, with speculation off and nothing happening. Outputs may depend on nothing else."""
     plain = [{**request, "speculation": False} for request in asked]
-    records = closed(cluster, plain, 1, count=len(plain), **options)
+    clients = options.pop("clients", 1)
+    records = closed(cluster, plain, clients, count=len(plain), **options)
     if len(records.ok) != len(plain):
         raise AssertionError(f"no reference: {records.all}")
     return [record.digest for record in sorted(records.ok, key=lambda record: record.request)]
