@@ -30,6 +30,8 @@ class Run:
     step: float | None = None
     kill_pause: float | None = None
     capacity: float | None = None
+    # Of `upgrade`: requests a second.
+    rate: float = 8.0
     timeout: float = 60.0
     router_flags: tuple = ()
     # Where `kills` writes what it has measured so far, every ten minutes.

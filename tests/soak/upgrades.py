@@ -18,6 +18,8 @@ from run import PROMPTS, Skipped, reference, requests
 TOKENS = 24
 # Files are looked at every ten seconds.
 TAKEN_SECONDS = 25.0
+# A tenant of the tenants file.
+IN_FILE = "in-the-file"
 
 
 def _shown(address):
@@ -168,6 +170,15 @@ class _Tool:
         return done.stdout
 
 
+def _write_tenants_file(folder, weight):
+    """YAML with one tenant, in place of what it was."""
+    path = folder / "tenants.yaml"
+    new = path.with_suffix(".new")
+    new.write_text(f"tenants:\n  - name: {IN_FILE}\n    token: {IN_FILE}\n    weight: {weight}\n")
+    new.replace(path)
+    return path
+
+
 class _Upgrade:
     """Parts go from one set of binaries to the other, one after the other, while a load runs."""
 
@@ -176,7 +187,7 @@ class _Upgrade:
         self._cluster = cluster
         self._bin_dirs = bin_dirs
         self._tools = {which: _Tool(folder) for which, folder in bin_dirs.items()}
-        self._written = {}  # Tenant -> weight, as the state files must have it.
+        self._written = {}  # Tenant -> weight, as the routers' state must have it.
         self._pause = max(0.2, run.seconds(0.0) / 40) if not run.short else 0.2
         self.rolls = 0
 
@@ -203,22 +214,31 @@ class _Upgrade:
         self.write(which)
 
     def write(self, which):
-        """Tenants into the state of every router, by each set's tool."""
+        """Tenants into the state of every router, by each set's tool, and one into the tenants file."""
         name, weight = f"by-{which}-{self.rolls}", 2 + len(self._written)
         for router in self._cluster.of_kind("router"):
             self._tools[which](
                 self._cluster.address(router), "tenants", "set", name, "--tenant-token", name, "--weight", weight
             )
-        self._written[name] = weight
+        _write_tenants_file(self._run.folder, weight)
+        self._written |= {name: weight, IN_FILE: weight}
+        for router in self._cluster.of_kind("router"):
+            wait_until(
+                lambda r=router: self._weight(which, r, IN_FILE) == weight, f"{router} to reload the tenants file"
+            )
+
+    def _weight(self, which, router, tenant):
+        """As the router says it to this set's tool."""
+        told = json.loads(self._tools[which](self._cluster.address(router), "tenants", "get", tenant, "--json"))
+        return told.get("config", told).get("weight")
 
     def _check_state(self, router):
         """What was written by either set is what the router says, by the words of either set's tool."""
-        for tool in self._tools.values():
+        for which in self._tools:
             for name, weight in self._written.items():
-                told = json.loads(tool(self._cluster.address(router), "tenants", "get", name, "--json"))
-                found = told.get("config", told).get("weight")
+                found = self._weight(which, router, name)
                 if found != weight:
-                    raise AssertionError(f"{router}: tenant {name} has weight {found}, expected {weight}: {told}")
+                    raise AssertionError(f"{router} says to the {which} tool: {name} has weight {found}, not {weight}")
 
 
 def _calibrations(run, cluster, bin_dirs):
@@ -239,10 +259,15 @@ def _calibrations(run, cluster, bin_dirs):
             cluster.bin_dirs["router-0"] = reader_dir
             cluster.settings.router_flags = ("--calibration", path)
             cluster.roll("router-0")
-            told = json.loads(_Tool(reader_dir)(address, "explain", PROMPTS[0], "--json"))
-            samples = {c["drafter"]: c["samples"] for c in told["candidates"] if c["drafter"]}
-            if set(samples) != set(DRAFTERS) or min(samples.values()) < len(PROMPTS):
-                raise AssertionError(f"the {reader} router has not learned from the {writer} one's calibration: {told}")
+            cluster.wait_for_verifiers("router-0")
+
+            def learned(tool=_Tool(reader_dir)):
+                told = json.loads(tool(address, "explain", PROMPTS[0], "--json"))
+                samples = {c["drafter"]: c["samples"] for c in told["candidates"] if c["drafter"]}
+                return set(samples) == set(DRAFTERS) and min(samples.values()) >= len(PROMPTS)
+
+            # A drafter that registers does so within a second.
+            wait_until(learned, f"the {reader} router to have learned from the {writer} one's calibration", timeout=20.0)
             read += 1
     run.report.promise("calibrations read, of each version by each", read, "==", len(bin_dirs) ** 2)
 
@@ -257,14 +282,33 @@ def _digest(folder):
 def upgrade(run):
     """From the old binaries to those of this build and back, twice: those that are called first, then those that call
     first. Every mixture of versions serves; state files, and what was learned, are read by the other version."""
+    _upgrade(run, f"sqlite://{run.folder}/{{name}}.db")
+
+
+def upgrade_etcd(run):
+    """The same with routers that share an etcd."""
+    if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
+        raise Skipped("there is no etcd on this machine (deploy/install.sh)")
+    from etcd_test import Etcd  # It needs openssl and etcd, as this scenario does.
+
+    etcd = Etcd(run.folder)
+    try:
+        etcd.start().wait_ready()
+        _upgrade(run, f"etcd://{etcd.address}/tandem")
+    finally:
+        etcd.close()
+
+
+def _upgrade(run, state):
     old = run.old_bin_dir or (BIN_DIR if run.short else None)
     if old is None:
         raise Skipped("upgrade needs --old-bin-dir, a folder with an older version's binaries")
     bin_dirs = {"old": pathlib.Path(old).resolve(), "new": BIN_DIR.resolve()}
-    settings = Settings(routers=2, verifiers=2, drafters=DRAFTERS, step_ms="10")
-    settings.router_flags = (
-        *("--state", f"sqlite://{run.folder}/{{name}}.db", "--calibration", MODELS / "calibration.bin"),
-    )
+    # Half of the servers are listed, half register.
+    registering = ("verifier-1", DRAFTERS[1])
+    settings = Settings(routers=2, verifiers=2, drafters=DRAFTERS, registering=registering, step_ms=f"{run.step or 10}")
+    tenants = _write_tenants_file(run.folder, 1)
+    settings.router_flags = ("--state", state, "--calibration", MODELS / "calibration.bin", "--tenants", tenants)
     settings.tenant = {"drafter_policy": "pinned"}
     asked = requests(TOKENS)
     called, calling = ("drafter", "verifier", "router"), ("router", "verifier", "drafter")
@@ -274,7 +318,7 @@ def upgrade(run):
         rolling = _Upgrade(run, cluster, bin_dirs)
         rolling.write("old")
         with Load(
-            addresses=cluster.routers, token=TOKEN, requests=asked, rate=8, resume=True, seed=run.seed
+            addresses=cluster.routers, token=TOKEN, requests=asked, rate=run.rate, resume=True, seed=run.seed
         ) as load:
             rolling.all_to("new", called)
             rolling.all_to("old", calling)
@@ -282,13 +326,16 @@ def upgrade(run):
                 rolling.all_to("new", calling)
                 rolling.all_to("old", called)
             records = load.end()
-        if not run.short:
+        if not run.short and state.startswith("sqlite:"):
             _calibrations(run, cluster, bin_dirs)
     report = run.report
     report.figure("processes that were replaced by the other version's", rolling.rolls)
     report.figure("binaries", " and ".join(_digest(folder) for folder in bin_dirs.values()))
     run.failures("requests", [record for record in records.all if record.code != "OK"])
     report.figure("requests", len(records.all))
-    report.figure("longest pause within an output", 1e3 * max(record.longest_gap for record in records.ok), "ms")
+    gaps = [1e3 * record.longest_gap for record in records.ok]
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("of all", 1.0)):
+        report.figure(f"longest pause within an output, {name}", quantile(gaps, share), "ms")
     report.figure("p99", 1e3 * quantile([record.seconds for record in records.ok], 0.99), "ms")
+    report.figure("outputs that went over to another router", sum(len(record.calls) > 1 for record in records.ok))
     run.outputs(records, expected)
