@@ -12,14 +12,16 @@ from certificates import Authority
 from cluster import DRAFTERS, TOKEN, Settings
 from load import Load
 from measure import quantile
-from processes import BIN_DIR, MODELS, PATIENCE_SECONDS, clean_environment, wait_until
+from processes import BIN_DIR, MODELS, PATIENCE_SECONDS, TARGET, clean_environment, wait_until
 from run import PROMPTS, Skipped, reference, requests
 
 TOKENS = 24
 # Files are looked at every ten seconds.
 TAKEN_SECONDS = 25.0
-# A tenant of the tenants file.
-IN_FILE = "in-the-file"
+# A tenant of the tenants file, and one that both versions change in turns.
+IN_FILE, SHARED = "in-the-file", "changed-by-both"
+# Nobody listens there.
+ABSENT = "127.0.0.1:9"
 
 
 def _shown(address):
@@ -190,6 +192,9 @@ class _Upgrade:
         self._written = {}  # Tenant -> weight, as the routers' state must have it.
         self._pause = max(0.2, run.seconds(0.0) / 40) if not run.short else 0.2
         self.rolls = 0
+        self._new_wrote = False
+        # Looks at a new router for what an old one does not know, and how often it was there.
+        self.looks = self.kept = self.kept_verifiers = 0
 
     def _roll(self, name, which):
         self._cluster.bin_dirs[name] = self._bin_dirs[which]
@@ -214,23 +219,31 @@ class _Upgrade:
         self.write(which)
 
     def write(self, which):
-        """Tenants into the state of every router, by each set's tool, and one into the tenants file."""
+        """Tenants into the state of every router, by each set's tool, and one into the tenants file. What only the new
+        version knows is written too: its routers have to find it again after the old ones wrote."""
         name, weight = f"by-{which}-{self.rolls}", 2 + len(self._written)
         for router in self._cluster.of_kind("router"):
-            self._tools[which](
-                self._cluster.address(router), "tenants", "set", name, "--tenant-token", name, "--weight", weight
-            )
+            address, tool = self._cluster.address(router), self._tools[which]
+            for tenant in (name, SHARED):
+                more = ("--text-drafting", "true") if which == "new" and tenant == SHARED else ()
+                tool(address, "tenants", "set", tenant, "--tenant-token", tenant, "--weight", weight, *more)
+            if which == "new":
+                tool(address, "verifiers", "add", TARGET, ABSENT)
         _write_tenants_file(self._run.folder, weight)
-        self._written |= {name: weight, IN_FILE: weight}
+        self._written |= {name: weight, SHARED: weight, IN_FILE: weight}
+        self._new_wrote = self._new_wrote or which == "new"
         for router in self._cluster.of_kind("router"):
             wait_until(
                 lambda r=router: self._weight(which, r, IN_FILE) == weight, f"{router} to reload the tenants file"
             )
 
-    def _weight(self, which, router, tenant):
+    def _config(self, which, router, tenant):
         """As the router says it to this set's tool."""
         told = json.loads(self._tools[which](self._cluster.address(router), "tenants", "get", tenant, "--json"))
-        return told.get("config", told).get("weight")
+        return told.get("config", told)
+
+    def _weight(self, which, router, tenant):
+        return self._config(which, router, tenant).get("weight")
 
     def _check_state(self, router):
         """What was written by either set is what the router says, by the words of either set's tool."""
@@ -239,6 +252,11 @@ class _Upgrade:
                 found = self._weight(which, router, name)
                 if found != weight:
                     raise AssertionError(f"{router} says to the {which} tool: {name} has weight {found}, not {weight}")
+        if self._new_wrote and self._cluster.bin_dirs[router] == self._bin_dirs["new"]:
+            address, tool = self._cluster.address(router), self._tools["new"]
+            self.looks += 1
+            self.kept += self._config("new", router, SHARED)["text_drafting"]
+            self.kept_verifiers += ABSENT in tool(address, "verifiers", "list", "--json")
 
 
 def _calibrations(run, cluster, bin_dirs):
@@ -330,6 +348,9 @@ def _upgrade(run, state):
             _calibrations(run, cluster, bin_dirs)
     report = run.report
     report.figure("processes that were replaced by the other version's", rolling.rolls)
+    for what, kept in (("a tenant's new setting", rolling.kept), ("an added verifier", rolling.kept_verifiers)):
+        report.promise(f"looks that miss {what} in the state", rolling.looks - kept, "==", 0)
+    report.figure("looks", rolling.looks)
     report.figure("binaries", " and ".join(_digest(folder) for folder in bin_dirs.values()))
     run.failures("requests", [record for record in records.all if record.code != "OK"])
     report.figure("requests", len(records.all))
