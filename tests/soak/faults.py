@@ -241,6 +241,7 @@ def etcd_members(run):
     report.figure("kills of a member", times)
     run.failures("requests", [record for record in records.all if record.code != "OK"])
     run.outputs(records, expected)
+    _stalls(run, records)
     report.promise("changes that were answered", changes.acknowledged, ">=", 1)
     report.promise("changes that were answered and lost", len(lost), "==", 0)
     report.figure("changes that were refused while a member was away", len(changes.refused))

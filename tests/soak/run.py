@@ -1,5 +1,6 @@
 """What scenarios share: how long they take, with which bounds, and what every one of them promises."""
 
+import collections
 import dataclasses
 import pathlib
 
@@ -30,8 +31,8 @@ class Run:
     step: float | None = None
     kill_pause: float | None = None
     capacity: float | None = None
-    # Of `upgrade`: requests a second.
-    rate: float = 8.0
+    # Of `upgrade` and `certificates`: requests a second.
+    rate: float | None = None
     timeout: float = 60.0
     router_flags: tuple = ()
     # Where `kills` writes what it has measured so far, every ten minutes.
@@ -63,6 +64,9 @@ class Run:
 
     def failures(self, what, failed):
         self.report.promise(f"failed {what}", len(failed), "==", 0)
+        if failed:
+            codes = collections.Counter(record.code for record in failed)
+            self.report.note(f"{what}: " + ", ".join(f"{count} {code}" for code, count in codes.most_common()))
         for record in failed[:3]:
             self.report.note(f"{what}: {record.code} after {record.seconds:.2f} s: {record.message}")
 

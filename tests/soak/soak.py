@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--step", type=float, metavar="MS", help="how long a target step lasts (default 40; short: 10)")
     parser.add_argument("--kill-pause", type=float, metavar="SECONDS", help="kills: time between two kills (default 2)")
     parser.add_argument("--capacity", type=float, metavar="RATE", help="kills: requests/s, in place of measuring it")
-    parser.add_argument("--rate", type=float, default=8.0, help="upgrade: requests/s (default 8)")
+    parser.add_argument("--rate", type=float, help="certificates, upgrade: requests/s (default 10, 8)")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="kills: deadline of a request")
     parser.add_argument("--router-flags", default="", help="kills: more flags of the routers, separated by spaces")
     arguments = parser.parse_args()

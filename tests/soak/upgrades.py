@@ -99,7 +99,8 @@ def certificates(run):
     made = _Certificates(run.folder)
     for name, role in names.items():
         made.renew(name, role)
-    settings = Settings(verifiers=2, drafters=DRAFTERS[:1], step_ms="10")
+    # What comes while a verifier is replaced waits.
+    settings = Settings(verifiers=2, drafters=DRAFTERS[:1], step_ms=f"{run.step or 10}", tenant={"max_queued_requests": 512})
     settings.tls = {role: made.flags() for role in ("drafter", "verifier", "router")}
     asked = requests(TOKENS)
     taken = []
@@ -107,8 +108,9 @@ def certificates(run):
         expected = reference(cluster, asked, ca=str(made.trust_all))
         times = run.times(2, 100)
         with Load(
-            addresses=cluster.routers, token=TOKEN, requests=asked, rate=10, fresh=True, ca=str(made.trust_all), seed=run.seed
-        ) as load:
+            addresses=cluster.routers, token=TOKEN, requests=asked, rate=run.rate or 10, fresh=True, ca=str(made.trust_all),
+            seed=run.seed,
+        ) as load:  # fmt: skip
             for number in range(times):
                 for name, role in names.items():
                     made.renew(name, role)
@@ -336,7 +338,7 @@ def _upgrade(run, state):
         rolling = _Upgrade(run, cluster, bin_dirs)
         rolling.write("old")
         with Load(
-            addresses=cluster.routers, token=TOKEN, requests=asked, rate=run.rate, resume=True, seed=run.seed
+            addresses=cluster.routers, token=TOKEN, requests=asked, rate=run.rate or 8, resume=True, seed=run.seed
         ) as load:
             rolling.all_to("new", called)
             rolling.all_to("old", calling)
