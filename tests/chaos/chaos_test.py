@@ -2,7 +2,8 @@
 and drafters are swapped, while clients generate. No request may fail, and every output must be what it is when
 nothing happens. Prints how long the streams that met a fault stood still.
 
-    TANDEM_CHAOS="drafter=200 verifier=100 swap=500 stop=20 roll=20" runs that many of each instead of a few.
+    TANDEM_CHAOS="drafter=200 verifier=100 swap=500 stop=50 roll=20" runs that many of each instead of a few. With step=20 a
+    step of the targets lasts 20 ms without using a core, so that a busy machine has time for the rest.
 """
 
 import json
@@ -30,7 +31,7 @@ from processes import (  # noqa: E402
 )
 from tandem.v1 import admin_pb2, admin_pb2_grpc, types_pb2  # noqa: E402
 
-COUNTS = {"drafter": 3, "verifier": 3, "swap": 10, "stop": 1, "roll": 1}
+COUNTS = {"drafter": 3, "verifier": 3, "swap": 10, "stop": 1, "roll": 1, "step": 0}
 COUNTS.update((name, int(count)) for name, count in (c.split("=") for c in os.environ.get("TANDEM_CHAOS", "").split()))
 CLIENTS = 4
 STALL_TIMEOUT = 2.0  # --verifier-stall-timeout
@@ -150,6 +151,8 @@ class ChaosTest(ProcessTest):
             return self.start("tandem-drafter", "--model", f"{name}={MODELS}/tandem-draft-{name}", port=port)
         # Too short for most requests, so that a verifier that is told to end hands them over.
         flags = ("--window-policy", "fixed", "--model", MODELS / TARGET, "--drain-grace", "100ms")
+        if COUNTS["step"] > 0:
+            flags += ("--simulate-target-ms", COUNTS["step"])
         if name in WITHOUT_LOCAL_DRAFTER:
             flags += ("--local-drafter", "none")
         return self.start("tandem-verifier", *flags, port=port)

@@ -24,7 +24,7 @@ MODELS = REPOSITORY / "deploy" / "demo-models"
 TARGET = "tandem-target-15m"
 DRAFTERS = ("general-1m", "code-1m", "math-1m", "general-4m")
 # Sanitizer builds and loaded machines take their time; a test that waits this long has failed.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = float(os.environ.get("TANDEM_TEST_PATIENCE_SECONDS", "60"))
 # How long a step of a target lasts at least. It waits without using a core, so that drafts come in time and what is to
 # happen in the middle of a generation does, on machines that are busy as well.
 TARGET_MS = 8

@@ -46,6 +46,8 @@ class Settings:
     verifier_flags: tuple = ()
     tenant: dict = dataclasses.field(default_factory=dict)
     more_tenants: tuple = ()
+    # Verifiers and drafters that the routers' configuration does not name: they register.
+    registering: tuple = ()
     # Flags of every program and certificates' folder, for TLS: role -> flags.
     tls: dict = dataclasses.field(default_factory=dict)
 
@@ -83,11 +85,12 @@ class Cluster:
                 {
                     "name": TARGET,
                     "folder": str(MODELS / TARGET),
-                    "verifiers": [self.address(name) for name in self.of_kind("verifier")],
+                    "verifiers": [self.address(name) for name in self._listed("verifier")],
                 }
             ],
             "drafters": [
-                {"name": name, "endpoint": self.address(name), "draft_model": name} for name in settings.drafters
+                {"name": name, "endpoint": self.address(name), "draft_model": name}
+                for name in self._listed("drafter")
             ],
             "tenants": [
                 {"name": "acme", "token": TOKEN, "admin": True, **settings.tenant}
@@ -95,7 +98,12 @@ class Cluster:
                 *settings.more_tenants,
             ],
         }
+        if settings.registering:
+            config["registration"] = {"verifiers": True, "drafters": True, "ttl_seconds": 3}
         (self.folder / "router.yaml").write_text(json.dumps(config))  # Every JSON document is a YAML document.
+
+    def _listed(self, kind):
+        return [name for name in self.of_kind(kind) if name not in self.settings.registering]
 
     def of_kind(self, kind):
         return [name for name in self.names if self.kind(name) == kind]
@@ -122,6 +130,8 @@ class Cluster:
             flags += ["--window-policy", "fixed"] if settings.drafters else ["--local-drafter", "none"]
         else:
             flags = ["--config", self.folder / "router.yaml", "--drain-grace", "200ms", *settings.router_flags]
+        if name in settings.registering:
+            flags += [part for router in self.routers for part in ("--register", router)]
         flags = [str(flag).replace("{name}", name) for flag in (*flags, *settings.tls.get(kind, ()))]
         port, metrics_port = self._ports[name]
         program = pathlib.Path(self.bin_dirs.get(name, BIN_DIR)) / f"tandem-{kind}"
@@ -189,14 +199,15 @@ class Cluster:
 class Memory:
     """Samples the resident memory of all processes of a cluster during its `with` block."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, seconds=SAMPLE_SECONDS):
         self._cluster = cluster
+        self._seconds = seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work)
         self.samples = {}  # (name, process) -> [(time, MiB)]
 
     def _work(self):
-        while not self._stop.wait(SAMPLE_SECONDS):
+        while not self._stop.wait(self._seconds):
             for name, server in list(self._cluster.running.items()):
                 mib = resident_mib(server.pid)
                 if mib > 0:

@@ -1,14 +1,16 @@
 """Processes that are killed while clients ask for outputs that are known."""
 
+import json
 import random
 import shutil
+import signal
 import threading
 import time
 
 import grpc
 from cluster import DRAFTERS, OTHER, TOKEN, Memory, MetricsWatch, Settings
 from load import Load
-from measure import quantile, slope
+from measure import Report, quantile, slope
 from processes import PATIENCE_SECONDS, bearer, wait_until
 from run import Skipped, closed, reference, requests
 from tandem.v1 import admin_pb2, admin_pb2_grpc
@@ -21,15 +23,15 @@ KEPT = ("general-1m", "verifier-0", "router-0")
 
 def _settings(run, **more):
     """Steps take twice the time, because drafters and starting processes already load a machine with two cores."""
-    return Settings(
-        step_ms=f"{2 * run.step_ms}", drafters=DRAFTERS, max_running=8, tenant={"max_queued_requests": 512}, **more
-    )
+    settings = {"router_flags": run.router_flags, "max_running": 8, "tenant": {"max_queued_requests": 512}, **more}
+    return Settings(step_ms=f"{run.step or 2 * run.step_ms}", drafters=DRAFTERS, **settings)
 
 
 def _capacity(run, cluster, asked):
-    seconds = 2.0 if run.short else 30.0
+    # A request takes some twenty steps.
+    seconds = 2.0 if run.short else max(30.0, 0.1 * float(cluster.settings.step_ms))
     began = time.monotonic()
-    records = closed(cluster, asked, 24, seconds, resume=True)
+    records = closed(cluster, asked, 24, seconds, resume=True, timeout=run.timeout)
     run.failures("requests while capacity is measured", [record for record in records.all if record.code != "OK"])
     return records.rate(began + 0.3 * seconds, began + seconds)
 
@@ -42,15 +44,18 @@ class Killer:
         self._candidates = candidates
         self._random = random.Random(seed)
         self.kills = {}
+        self.away = []  # How long each part was, in seconds.
 
     def strike(self):
         """One kill. The weights are of kinds: routers, which their clients notice, are struck as often as others."""
         kind = self._random.choice(sorted({self._cluster.kind(name) for name in self._candidates}))
         name = self._random.choice([name for name in self._candidates if self._cluster.kind(name) == kind])
+        began = time.monotonic()
         self._cluster.kill(name)
         self.kills[kind] = self.kills.get(kind, 0) + 1
         time.sleep(self._random.uniform(0.0, 1.0))
         self._cluster.start(name)
+        self.away.append(time.monotonic() - began)
 
 
 def _stalls(run, records):
@@ -72,54 +77,106 @@ def _leaks(run, memory, begin, end):
         run.report.figure(f"memory of {name}", points[-1][1] if points else 0.0, "MiB")
 
 
-def _no_metric_lost(run, cluster, watch, counted_before, records):
-    """Of the router that lives all the time: every call that reached it has been counted, once."""
-    report = run.report
+def _watched(report, watch):
     watch.look()
     report.promise("series that went away, and counters that went back", len(watch.findings), "==", 0)
     report.figure("scrapes", watch.scrapes)
     for finding in watch.findings[:3]:
         report.note(finding)
+
+
+def _every_call_counted(report, cluster, counted_before, records):
+    """Of the router that lives all the time: every call that reached it has been counted, once."""
     called = sum(record.calls.count(cluster.address("router-0")) for record in records.all)
     counted = int(cluster.running["router-0"].metric("tandem_router_requests_total")) - counted_before
     report.promise("calls of router-0 that it has not counted, or counted twice", abs(called - counted), "==", 0)
     report.figure("calls of router-0", called)
 
 
+class _Soak:
+    """Measures `kills`: everything so far at any time, and the whole at the end."""
+
+    PARTIAL_SECONDS = 600.0
+
+    def __init__(self, run, cluster, memory, watch, killer, expected, capacity):
+        self._run = run
+        self._cluster = cluster
+        self._memory = memory
+        self._watch = watch
+        self._killer = killer
+        self._expected = expected
+        self._capacity = capacity
+        self.begin = time.monotonic()
+        self._next_partial = self.begin + self.PARTIAL_SECONDS
+
+    def measure(self, records, end):
+        """Into the run's report."""
+        run, report, killer = self._run, self._run.report, self._killer
+        report.figure("capacity", self._capacity, "requests/s")
+        report.figure("kills", ", ".join(f"{count} {kind}" for kind, count in sorted(killer.kills.items())))
+        report.promise("kills of each kind", min(killer.kills.get(kind, 0) for kind in ("drafter", "verifier", "router")),
+                       ">=", run.bound(1, 0))  # fmt: skip
+        report.figure("a part was away, p50", quantile(killer.away, 0.5), "s")
+        report.figure("a part was away, longest", max(killer.away, default=0.0), "s")
+        run.failures("requests", [record for record in records.all if record.code != "OK"])
+        report.figure("requests", len(records.all))
+        offered = SHARE * self._capacity
+        report.promise("goodput over offered", records.rate(self.begin, end) / offered, ">=", run.bound(0.9, 0.3))
+        run.outputs(records, self._expected)
+        seconds = [record.seconds for record in records.ok]
+        report.figure("a request, p50", quantile(seconds, 0.5), "s")
+        report.figure("a request, p99", quantile(seconds, 0.99), "s")
+        _stalls(run, records)
+        _leaks(run, self._memory, self.begin, end)
+        drafted = self._cluster.running["verifier-0"].metric("tandem_spec_decode_num_accepted_tokens_total", source="drafter")
+        report.promise("tokens that drafters guessed", drafted or 0, ">=", 1)
+        _watched(report, self._watch)
+
+    def write_partial(self, load):
+        """A report of what is over, when it is time for one: of a run that is stopped, the last one counts."""
+        now = time.monotonic()
+        if self._run.partial is None or now < self._next_partial:
+            return
+        self._next_partial = now + self.PARTIAL_SECONDS
+        whole, self._run.report = self._run.report, Report("kills", strict=False)
+        try:
+            self._run.report.figure("minutes so far", (now - self.begin) / 60)
+            self.measure(load.so_far(), now)
+            self._run.partial.write_text(json.dumps(self._run.report.as_json(), indent=1))
+        finally:
+            self._run.report = whole
+
+
 def kills(run):
-    """70 % of the capacity, while drafters, verifiers and routers are killed at random. Clients resume."""
+    """70 % of the capacity, while drafters, verifiers and routers are killed at random. Clients resume. SIGTERM ends it
+    early, with its report."""
     asked = requests(TOKENS)
-    with run.cluster(_settings(run, routers=3, verifiers=3)) as cluster, Memory(cluster) as memory, MetricsWatch(cluster) as watch:
-        expected = reference(cluster, asked)
-        capacity = _capacity(run, cluster, asked)
+    looks = (0.25, 2.0) if run.short else (2.0, 20.0)  # At memory and at metrics, in seconds.
+    with run.cluster(_settings(run, routers=3, verifiers=3)) as cluster, \
+            Memory(cluster, looks[0]) as memory, MetricsWatch(cluster, looks[1]) as watch:  # fmt: skip
+        expected = reference(cluster, asked, timeout=run.timeout, clients=len(asked))
+        capacity = run.capacity or _capacity(run, cluster, asked)
         cluster.settle()
         counted_before = int(cluster.running["router-0"].metric("tandem_router_requests_total"))
         seconds = run.seconds(6.0)
         killer = Killer(cluster, [name for name in cluster.names if name not in KEPT], run.seed)
-        begin = time.monotonic()
+        print(f"kills: capacity {capacity:.2f} requests/s, {seconds:.0f} s", flush=True)
         with Load(
-            addresses=cluster.routers, token=TOKEN, requests=asked, rate=SHARE * capacity, resume=True, seed=run.seed
-        ) as load:
-            while time.monotonic() < begin + seconds:
+            addresses=cluster.routers, token=TOKEN, requests=asked, rate=SHARE * capacity, resume=True, seed=run.seed,
+            timeout=run.timeout, write_every=0.0 if run.short else 60.0,
+        ) as load:  # fmt: skip
+            soak = _Soak(run, cluster, memory, watch, killer, expected, capacity)
+            stopped = threading.Event()
+            signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+            while time.monotonic() < soak.begin + seconds and not stopped.is_set():
                 killer.strike()
-                time.sleep(run.bound(2.0, 0.3))
+                stopped.wait(run.kill_pause or run.bound(2.0, 0.3))
+                soak.write_partial(load)
             end = time.monotonic()
-            records = load.end()
-        report = run.report
-        report.figure("capacity", capacity, "requests/s")
-        report.figure("kills", ", ".join(f"{count} {kind}" for kind, count in sorted(killer.kills.items())))
-        report.promise("kills of each kind", min(killer.kills.get(kind, 0) for kind in ("drafter", "verifier", "router")),
-                       ">=", run.bound(1, 0))  # fmt: skip
-        run.failures("requests", [record for record in records.all if record.code != "OK"])
-        report.figure("requests", len(records.all))
-        report.promise("goodput over offered", records.rate(begin, end) / (SHARE * capacity), ">=", run.bound(0.9, 0.3))
-        run.outputs(records, expected)
-        _stalls(run, records)
+            records = load.end(run.timeout + 30)
         cluster.settle()
-        _leaks(run, memory, begin, end)
-        drafted = cluster.running["verifier-0"].metric("tandem_spec_decode_num_accepted_tokens_total", source="drafter")
-        report.promise("tokens that drafters guessed", drafted or 0, ">=", 1)
-        _no_metric_lost(run, cluster, watch, counted_before, records)
+        soak.measure(records, end)
+        _every_call_counted(run.report, cluster, counted_before, records)
     run.lateness(records)
 
 
@@ -185,6 +242,7 @@ def etcd_members(run):
     report.figure("kills of a member", times)
     run.failures("requests", [record for record in records.all if record.code != "OK"])
     run.outputs(records, expected)
+    _stalls(run, records)
     report.promise("changes that were answered", changes.acknowledged, ">=", 1)
     report.promise("changes that were answered and lost", len(lost), "==", 0)
     report.figure("changes that were refused while a member was away", len(changes.refused))

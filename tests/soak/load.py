@@ -52,6 +52,8 @@ class Spec:
     # How long the client waits after each chunk before it takes the next one.
     pause: float = 0.0
     seed: int = 1
+    # Above 0: how often what is over so far is written, in seconds.
+    write_every: float = 0.0
 
 
 @dataclasses.dataclass
@@ -178,10 +180,25 @@ class Generator:
     async def _watch_loop(self):
         while not self._stop.is_set():
             began = time.monotonic()
-            await asyncio.sleep(0.02)
-            self.late.append(time.monotonic() - began - 0.02)
+            # Hours are looked at less closely.
+            pause = 0.2 if self._spec.write_every > 0 else 0.02
+            await asyncio.sleep(pause)
+            self.late.append(time.monotonic() - began - pause)
 
-    async def run(self):
+    def write(self, path):
+        """All records so far, in place of those written before."""
+        records = [dataclasses.asdict(record) for record in self.records]
+        late = self.late if self._stop.is_set() else []
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({"records": records, "late": late}))
+        new.replace(path)
+
+    async def _write_often(self, path):
+        while not self._stop.is_set():
+            await self._pause(self._spec.write_every)
+            self.write(path)
+
+    async def run(self, path):
         loop = asyncio.get_running_loop()
         loop.add_reader(sys.stdin, self._stop.set)
         gc.disable()  # Without garbage collection, whose pauses would look like the servers'. An hour of records fits
@@ -193,10 +210,13 @@ class Generator:
         print("ready", flush=True)
         loop.call_later(min(self._spec.seconds, 1e6), self._stop.set)
         work = [self._open()] if self._spec.rate > 0 else [self._closed() for _ in range(self._spec.clients)]
-        watching = asyncio.create_task(self._watch_loop())
+        watching = [asyncio.create_task(self._watch_loop())]
+        if self._spec.write_every > 0:
+            watching.append(asyncio.create_task(self._write_often(path)))
         await asyncio.gather(*work)
         self._stop.set()
-        await watching
+        await asyncio.gather(*watching)
+        self.write(path)
         for keeper in keepers:
             await keeper.close()
 
@@ -263,6 +283,12 @@ class Load:
         """Waits until it has ended by itself, after its `seconds`, and returns the Records."""
         if self.process.wait(patience) != 0:
             raise RuntimeError("the load generator failed; what it said is above")
+        return self.so_far()
+
+    def so_far(self):
+        """Records that were written last; none before the first time."""
+        if not self._records.exists():
+            return Records([], [])
         told = json.loads(self._records.read_text())
         return Records([Record(**record) for record in told["records"]], told["late"])
 
@@ -281,9 +307,7 @@ class Load:
 def main():
     spec = Spec(**json.loads(pathlib.Path(sys.argv[1]).read_text()))
     generator = Generator(spec)
-    asyncio.run(generator.run())
-    records = [dataclasses.asdict(record) for record in generator.records]
-    pathlib.Path(sys.argv[2]).write_text(json.dumps({"records": records, "late": generator.late}))
+    asyncio.run(generator.run(pathlib.Path(sys.argv[2])))
 
 
 if __name__ == "__main__":

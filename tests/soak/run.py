@@ -1,5 +1,6 @@
 """Shared by the scenarios: their duration, their bounds, and the promises that all of them make."""
 
+import collections
 import dataclasses
 import pathlib
 
@@ -26,11 +27,21 @@ class Run:
     count: int | None = None
     old_bin_dir: pathlib.Path | None = None
     seed: int = 1
+    # Of `kills`, for a machine that has little time to give: a target step, the pause between kills, one request's deadline.
+    step: float | None = None
+    kill_pause: float | None = None
+    capacity: float | None = None
+    # Of `upgrade` and `certificates`: requests a second.
+    rate: float | None = None
+    timeout: float = 60.0
+    router_flags: tuple = ()
+    # Where `kills` writes what it has measured so far, every ten minutes.
+    partial: pathlib.Path | None = None
 
     @property
     def step_ms(self):
         """The duration of a target step: longer than a step of a full batch on a busy machine."""
-        return 10.0 if self.short else 40.0
+        return self.step or (10.0 if self.short else 40.0)
 
     @property
     def tail(self):
@@ -53,6 +64,9 @@ class Run:
 
     def failures(self, what, failed):
         self.report.promise(f"failed {what}", len(failed), "==", 0)
+        if failed:
+            codes = collections.Counter(record.code for record in failed)
+            self.report.note(f"{what}: " + ", ".join(f"{count} {code}" for code, count in codes.most_common()))
         for record in failed[:3]:
             self.report.note(f"{what}: {record.code} after {record.seconds:.2f} s: {record.message}")
 
@@ -86,7 +100,8 @@ def reference(cluster, asked, **options):
     """The digest of each request's output, without speculation and disturbances. Outputs may not depend on anything
     else."""
     plain = [{**request, "speculation": False} for request in asked]
-    records = closed(cluster, plain, 1, count=len(plain), **options)
+    clients = options.pop("clients", 1)
+    records = closed(cluster, plain, clients, count=len(plain), **options)
     if len(records.ok) != len(plain):
         raise AssertionError(f"no reference: {records.all}")
     return [record.digest for record in sorted(records.ok, key=lambda record: record.request)]

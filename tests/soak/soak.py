@@ -36,6 +36,7 @@ SCENARIOS = {
     "etcd": faults.etcd_members,
     "certificates": upgrades.certificates,
     "upgrade": upgrades.upgrade,
+    "upgrade-etcd": upgrades.upgrade_etcd,
 }
 
 
@@ -56,8 +57,16 @@ def main():
     parser.add_argument("--count", type=int, help="end after this many cancels, connections, kills or rotations")
     parser.add_argument("--old-bin-dir", type=pathlib.Path, help="upgrade: folder of the old binaries")
     parser.add_argument("--seed", type=int, default=1, help="seed of arrivals and faults")
+    parser.add_argument("--step", type=float, metavar="MS", help="how long a target step lasts (default 40; short: 10)")
+    parser.add_argument("--kill-pause", type=float, metavar="SECONDS", help="kills: time between two kills (default 2)")
+    parser.add_argument("--capacity", type=float, metavar="RATE", help="kills: requests/s, in place of measuring it")
+    parser.add_argument("--rate", type=float, help="certificates, upgrade: requests/s (default 10, 8)")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="kills: deadline of a request")
+    parser.add_argument("--router-flags", default="", help="kills: more flags of the routers, separated by spaces")
     arguments = parser.parse_args()
     options = {key: value for key, value in vars(arguments).items() if key not in ("scenario", "report")}
+    options["router_flags"] = tuple(arguments.router_flags.split())
+    options["partial"] = arguments.report and arguments.report.with_suffix(".partial.json")
     try:
         report = run_scenario(arguments.scenario, **options)
     except Skipped as reason:

@@ -15,7 +15,7 @@ from cluster import MetricsWatch, series  # noqa: E402
 from load import Record, Records  # noqa: E402
 from run import SKIPPED  # noqa: E402
 
-SCENARIOS = ("kills", "upgrade", "overload", "etcd", "certificates", "slow-reader", "long-prompts", "fairness",
+SCENARIOS = ("kills", "upgrade", "upgrade-etcd", "overload", "etcd", "certificates", "slow-reader", "long-prompts", "fairness",
              "routers", "cancels", "connections")  # fmt: skip
 AT_A_TIME = 3
 PATIENCE_SECONDS = 240

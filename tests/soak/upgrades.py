@@ -12,12 +12,16 @@ from certificates import Authority
 from cluster import DRAFTERS, TOKEN, Settings
 from load import Load
 from measure import quantile
-from processes import BIN_DIR, MODELS, PATIENCE_SECONDS, clean_environment, wait_until
+from processes import BIN_DIR, MODELS, PATIENCE_SECONDS, TARGET, clean_environment, wait_until
 from run import PROMPTS, Skipped, reference, requests
 
 TOKENS = 24
 # Files are checked every ten seconds.
 TAKEN_SECONDS = 25.0
+# A tenant of the tenants file, and one that both versions change in turns.
+IN_FILE, SHARED = "in-the-file", "changed-by-both"
+# Nobody listens there.
+ABSENT = "127.0.0.1:9"
 
 
 def _shown(address):
@@ -95,7 +99,8 @@ def certificates(run):
     made = _Certificates(run.folder)
     for name, role in names.items():
         made.renew(name, role)
-    settings = Settings(verifiers=2, drafters=DRAFTERS[:1], step_ms="10")
+    # What comes while a verifier is replaced waits.
+    settings = Settings(verifiers=2, drafters=DRAFTERS[:1], step_ms=f"{run.step or 10}", tenant={"max_queued_requests": 512})
     settings.tls = {role: made.flags() for role in ("drafter", "verifier", "router")}
     asked = requests(TOKENS)
     taken = []
@@ -103,8 +108,9 @@ def certificates(run):
         expected = reference(cluster, asked, ca=str(made.trust_all))
         times = run.times(2, 100)
         with Load(
-            addresses=cluster.routers, token=TOKEN, requests=asked, rate=10, fresh=True, ca=str(made.trust_all), seed=run.seed
-        ) as load:
+            addresses=cluster.routers, token=TOKEN, requests=asked, rate=run.rate or 10, fresh=True, ca=str(made.trust_all),
+            seed=run.seed,
+        ) as load:  # fmt: skip
             for number in range(times):
                 for name, role in names.items():
                     made.renew(name, role)
@@ -169,6 +175,15 @@ class _Tool:
         return done.stdout
 
 
+def _write_tenants_file(folder, weight):
+    """YAML with one tenant, in place of what it was."""
+    path = folder / "tenants.yaml"
+    new = path.with_suffix(".new")
+    new.write_text(f"tenants:\n  - name: {IN_FILE}\n    token: {IN_FILE}\n    weight: {weight}\n")
+    new.replace(path)
+    return path
+
+
 class _Upgrade:
     """Switches parts from one set of binaries to the other, one after the other, under load."""
 
@@ -177,9 +192,12 @@ class _Upgrade:
         self._cluster = cluster
         self._bin_dirs = bin_dirs
         self._tools = {which: _Tool(folder) for which, folder in bin_dirs.items()}
-        self._written = {}  # Tenant -> weight, as the state files must have it.
+        self._written = {}  # Tenant -> weight, as the routers' state must have it.
         self._pause = max(0.2, run.seconds(0.0) / 40) if not run.short else 0.2
         self.rolls = 0
+        self._new_wrote = False
+        # Looks at a new router for what an old one does not know, and how often it was there.
+        self.looks = self.kept = self.kept_verifiers = 0
 
     def _roll(self, name, which):
         self._cluster.bin_dirs[name] = self._bin_dirs[which]
@@ -204,22 +222,44 @@ class _Upgrade:
         self.write(which)
 
     def write(self, which):
-        """Tenants into the state of every router, by each set's tool."""
+        """Tenants into the state of every router, by each set's tool, and one into the tenants file. What only the new
+        version knows is written too: its routers have to find it again after the old ones wrote."""
         name, weight = f"by-{which}-{self.rolls}", 2 + len(self._written)
         for router in self._cluster.of_kind("router"):
-            self._tools[which](
-                self._cluster.address(router), "tenants", "set", name, "--tenant-token", name, "--weight", weight
+            address, tool = self._cluster.address(router), self._tools[which]
+            for tenant in (name, SHARED):
+                more = ("--text-drafting", "true") if which == "new" and tenant == SHARED else ()
+                tool(address, "tenants", "set", tenant, "--tenant-token", tenant, "--weight", weight, *more)
+            if which == "new":
+                tool(address, "verifiers", "add", TARGET, ABSENT)
+        _write_tenants_file(self._run.folder, weight)
+        self._written |= {name: weight, SHARED: weight, IN_FILE: weight}
+        self._new_wrote = self._new_wrote or which == "new"
+        for router in self._cluster.of_kind("router"):
+            wait_until(
+                lambda r=router: self._weight(which, r, IN_FILE) == weight, f"{router} to reload the tenants file"
             )
-        self._written[name] = weight
+
+    def _config(self, which, router, tenant):
+        """As the router says it to this set's tool."""
+        told = json.loads(self._tools[which](self._cluster.address(router), "tenants", "get", tenant, "--json"))
+        return told.get("config", told)
+
+    def _weight(self, which, router, tenant):
+        return self._config(which, router, tenant).get("weight")
 
     def _check_state(self, router):
-        """Whether the router returns what either set has written, as read by either set's tool."""
-        for tool in self._tools.values():
+        """What was written by either set is what the router says, by the words of either set's tool."""
+        for which in self._tools:
             for name, weight in self._written.items():
-                told = json.loads(tool(self._cluster.address(router), "tenants", "get", name, "--json"))
-                found = told.get("config", told).get("weight")
+                found = self._weight(which, router, name)
                 if found != weight:
-                    raise AssertionError(f"{router}: tenant {name} has weight {found}, expected {weight}: {told}")
+                    raise AssertionError(f"{router} says to the {which} tool: {name} has weight {found}, not {weight}")
+        if self._new_wrote and self._cluster.bin_dirs[router] == self._bin_dirs["new"]:
+            address, tool = self._cluster.address(router), self._tools["new"]
+            self.looks += 1
+            self.kept += self._config("new", router, SHARED)["text_drafting"]
+            self.kept_verifiers += ABSENT in tool(address, "verifiers", "list", "--json")
 
 
 def _calibrations(run, cluster, bin_dirs):
@@ -240,10 +280,15 @@ def _calibrations(run, cluster, bin_dirs):
             cluster.bin_dirs["router-0"] = reader_dir
             cluster.settings.router_flags = ("--calibration", path)
             cluster.roll("router-0")
-            told = json.loads(_Tool(reader_dir)(address, "explain", PROMPTS[0], "--json"))
-            samples = {c["drafter"]: c["samples"] for c in told["candidates"] if c["drafter"]}
-            if set(samples) != set(DRAFTERS) or min(samples.values()) < len(PROMPTS):
-                raise AssertionError(f"the {reader} router has not learned from the {writer} one's calibration: {told}")
+            cluster.wait_for_verifiers("router-0")
+
+            def learned(tool=_Tool(reader_dir)):
+                told = json.loads(tool(address, "explain", PROMPTS[0], "--json"))
+                samples = {c["drafter"]: c["samples"] for c in told["candidates"] if c["drafter"]}
+                return set(samples) == set(DRAFTERS) and min(samples.values()) >= len(PROMPTS)
+
+            # A drafter that registers does so within a second.
+            wait_until(learned, f"the {reader} router to have learned from the {writer} one's calibration", timeout=20.0)
             read += 1
     run.report.promise("calibrations read, of each version by each", read, "==", len(bin_dirs) ** 2)
 
@@ -258,14 +303,33 @@ def _digest(folder):
 def upgrade(run):
     """From the old binaries to those of this build and back, twice: those that are called first, then those that call
     first. Every mixture of versions serves; state files, and what was learned, are read by the other version."""
+    _upgrade(run, f"sqlite://{run.folder}/{{name}}.db")
+
+
+def upgrade_etcd(run):
+    """The same with routers that share an etcd."""
+    if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
+        raise Skipped("there is no etcd on this machine (deploy/install.sh)")
+    from etcd_test import Etcd  # It needs openssl and etcd, as this scenario does.
+
+    etcd = Etcd(run.folder)
+    try:
+        etcd.start().wait_ready()
+        _upgrade(run, f"etcd://{etcd.address}/tandem")
+    finally:
+        etcd.close()
+
+
+def _upgrade(run, state):
     old = run.old_bin_dir or (BIN_DIR if run.short else None)
     if old is None:
         raise Skipped("upgrade needs --old-bin-dir, a folder with an older version's binaries")
     bin_dirs = {"old": pathlib.Path(old).resolve(), "new": BIN_DIR.resolve()}
-    settings = Settings(routers=2, verifiers=2, drafters=DRAFTERS, step_ms="10")
-    settings.router_flags = (
-        *("--state", f"sqlite://{run.folder}/{{name}}.db", "--calibration", MODELS / "calibration.bin"),
-    )
+    # Half of the servers are listed, half register.
+    registering = ("verifier-1", DRAFTERS[1])
+    settings = Settings(routers=2, verifiers=2, drafters=DRAFTERS, registering=registering, step_ms=f"{run.step or 10}")
+    tenants = _write_tenants_file(run.folder, 1)
+    settings.router_flags = ("--state", state, "--calibration", MODELS / "calibration.bin", "--tenants", tenants)
     settings.tenant = {"drafter_policy": "pinned"}
     asked = requests(TOKENS)
     called, calling = ("drafter", "verifier", "router"), ("router", "verifier", "drafter")
@@ -275,7 +339,7 @@ def upgrade(run):
         rolling = _Upgrade(run, cluster, bin_dirs)
         rolling.write("old")
         with Load(
-            addresses=cluster.routers, token=TOKEN, requests=asked, rate=8, resume=True, seed=run.seed
+            addresses=cluster.routers, token=TOKEN, requests=asked, rate=run.rate or 8, resume=True, seed=run.seed
         ) as load:
             rolling.all_to("new", called)
             rolling.all_to("old", calling)
@@ -283,13 +347,19 @@ def upgrade(run):
                 rolling.all_to("new", calling)
                 rolling.all_to("old", called)
             records = load.end()
-        if not run.short:
+        if not run.short and state.startswith("sqlite:"):
             _calibrations(run, cluster, bin_dirs)
     report = run.report
     report.figure("processes that were replaced by the other version's", rolling.rolls)
+    for what, kept in (("a tenant's new setting", rolling.kept), ("an added verifier", rolling.kept_verifiers)):
+        report.promise(f"looks that miss {what} in the state", rolling.looks - kept, "==", 0)
+    report.figure("looks", rolling.looks)
     report.figure("binaries", " and ".join(_digest(folder) for folder in bin_dirs.values()))
     run.failures("requests", [record for record in records.all if record.code != "OK"])
     report.figure("requests", len(records.all))
-    report.figure("longest pause within an output", 1e3 * max(record.longest_gap for record in records.ok), "ms")
+    gaps = [1e3 * record.longest_gap for record in records.ok]
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("of all", 1.0)):
+        report.figure(f"longest pause within an output, {name}", quantile(gaps, share), "ms")
     report.figure("p99", 1e3 * quantile([record.seconds for record in records.ok], 0.99), "ms")
+    report.figure("outputs that went over to another router", sum(len(record.calls) > 1 for record in records.ok))
     run.outputs(records, expected)
