@@ -2,9 +2,9 @@
 
 namespace tandem {
 
-// From now on what gRPC and protobuf themselves log goes through common/base/log.h, as warnings, and at most
-// some lines a second: peers decide how many there are, and they would write each to standard error on the
-// thread that serves them. Servers and channels ask for it; again does nothing.
+// Redirects the logs of gRPC and protobuf to common/base/log.h, as warnings, limited to some lines per
+// second. Without it, they write each line to standard error on the thread that serves a peer, and peers
+// decide how many lines there are. Servers and channels call it; further calls do nothing.
 void TakeGrpcLog();
 
 }  // namespace tandem
