@@ -77,6 +77,15 @@ def static_libraries(prefix):
         if version is None:
             raise SystemExit(f"sbom.py: {prefix}: no {module}.pc with a version")
         components[name] = {"type": "library", "name": name, "version": version[1], "purl": f"pkg:generic/{name}@{version[1]}"}
+    # Of these pkg-config knows nothing: the Dockerfile writes down what `git submodule status` says of gRPC's sources.
+    listed = prefix / "submodules"
+    if not listed.exists():
+        raise SystemExit(f"sbom.py: {listed}: not there, so the commits of c-ares and RE2 are not known")
+    for name, path in (("c-ares", "third_party/cares/cares"), ("re2", "third_party/re2")):
+        commit = re.search(rf"^.?([0-9a-f]{{40}}) {path}(?: |$)", listed.read_text(), re.MULTILINE)
+        if commit is None:
+            raise SystemExit(f"sbom.py: {listed}: no commit of {path}")
+        components[name] = {"type": "library", "name": name, "version": commit[1], "purl": f"pkg:generic/{name}@{commit[1]}"}
     return components
 
 

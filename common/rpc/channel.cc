@@ -1,5 +1,6 @@
 #include "common/rpc/channel.h"
 
+#include "common/rpc/grpc_log.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -9,6 +10,7 @@ namespace tandem {
 std::shared_ptr<grpc::Channel> CreateChannel(const std::string& target,
                                              const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                                              const std::string& server_name, absl::Duration connect_timeout) {
+  TakeGrpcLog();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);

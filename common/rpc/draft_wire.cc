@@ -226,7 +226,8 @@ void OpenToProto(const OpenSession& open, v1::OpenSession* proto) {
   proto->set_traceparent(open.traceparent);
   proto->set_tracestate(open.tracestate);
   proto->set_request_id(open.request_id);
-  if (open.constraint != nullptr) proto->mutable_constraint()->ParseFromString(*open.constraint);
+  // Of an encoded message, always: whoever makes an Open has encoded it.
+  if (open.constraint != nullptr) (void)proto->mutable_constraint()->ParseFromString(*open.constraint);
   proto->set_target_hidden_size(open.target_hidden_size);
   proto->set_target_layers(open.target_layers);
   proto->set_target_fingerprint(open.target_fingerprint);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -17,11 +18,17 @@
 #if TANDEM_GRPC_HAS_ITS_OWN_LOG
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
+#else
+#include "absl/base/log_severity.h"
+#include "absl/log/globals.h"
+#include "absl/log/initialize.h"
+#include "absl/log/log_entry.h"
+#include "absl/log/log_sink.h"
+#include "absl/log/log_sink_registry.h"
+#include "absl/strings/match.h"
 #endif
 
 namespace tandem {
-
-#if TANDEM_GRPC_HAS_ITS_OWN_LOG
 namespace {
 
 constexpr uint64_t kLinesPerSecond = 10;
@@ -52,6 +59,7 @@ void WriteLine(LogLevel level, absl::string_view who, absl::string_view message,
        {"left_out", absl::StrCat(left_out)}});
 }
 
+#if TANDEM_GRPC_HAS_ITS_OWN_LOG
 void OnLine(gpr_log_func_args* line) {
   const LogLevel level = line->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kDebug;
   WriteLine(level, "grpc", line->message, line->file, line->line);
@@ -64,14 +72,38 @@ void OnProtobufLine(google::protobuf::LogLevel severity, const char* file, int l
   WriteLine(serious ? LogLevel::kWarning : LogLevel::kDebug, "protobuf", message, file, line);
 }
 
+#else
+class GrpcLogSink final : public absl::LogSink {
+ public:
+  void Send(const absl::LogEntry& entry) override {
+    const bool serious = entry.log_severity() >= absl::LogSeverity::kError;
+    const absl::string_view path = entry.source_filename();
+    WriteLine(serious ? LogLevel::kWarning : LogLevel::kDebug,
+              absl::StrContains(path, "google/protobuf") ? "protobuf" : "grpc", entry.text_message(), path,
+              entry.source_line());
+  }
+};
+#endif
+
+void Take() {
+#if TANDEM_GRPC_HAS_ITS_OWN_LOG
+  gpr_set_log_function(OnLine);
+  google::protobuf::SetLogHandler(OnProtobufLine);
+#else
+  // Before it is initialized, Abseil writes every line to standard error itself. After that, only the last
+  // words of a process that one of its checks ends, with the stack.
+  absl::InitializeLog();
+  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kFatal);
+  static auto* const sink = new GrpcLogSink();
+  absl::AddLogSink(sink);
+#endif
+}
+
 }  // namespace
 
 void TakeGrpcLog() {
-  gpr_set_log_function(OnLine);
-  google::protobuf::SetLogHandler(OnProtobufLine);
+  static std::once_flag taken;
+  std::call_once(taken, Take);
 }
-#else
-void TakeGrpcLog() {}
-#endif
 
 }  // namespace tandem

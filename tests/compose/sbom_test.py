@@ -45,10 +45,19 @@ class SbomTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             modules = pathlib.Path(folder) / "lib" / "pkgconfig"
             modules.mkdir(parents=True)
-            for module, version in (("grpc++", "1.85.1"), ("protobuf", "31.1"), ("absl_base", "20250512")):
+            for module, version in (("grpc++", "1.84.0"), ("protobuf", "35.1.0"), ("absl_base", "20250512")):
                 (modules / f"{module}.pc").write_text(f"Name: {module}\nVersion: {version}\n")
+            self.assertIn("commits of c-ares and RE2 are not known", bill(BIN_DIR, "--grpc-prefix", folder, fails=True))
+            listed = modules.parents[1] / "submodules"
+            # As git writes it: what is checked out, what is not, and the name of a tag where there is one.
+            listed.write_text(f"-{'1' * 40} third_party/bloaty\n {'2' * 40} third_party/cares/cares (v1.34.5)\n {'3' * 40} third_party/re2\n")
             made = bill(BIN_DIR, "--grpc-prefix", folder)
-            self.assertIn(("grpc", "1.85.1"), {(part["name"], part["version"]) for part in made["components"]})
+            versions = {part["name"]: part["version"] for part in made["components"]}
+            self.assertEqual(versions["grpc"], "1.84.0")
+            self.assertEqual((versions["c-ares"], versions["re2"]), ("2" * 40, "3" * 40))
+            listed.write_text(f" {'3' * 40} third_party/re2\n")
+            self.assertIn("no commit of third_party/cares/cares", bill(BIN_DIR, "--grpc-prefix", folder, fails=True))
+            listed.write_text(f" {'2' * 40} third_party/cares/cares\n {'3' * 40} third_party/re2\n")
             (modules / "protobuf.pc").unlink()
             self.assertIn("no protobuf.pc with a version", bill(BIN_DIR, "--grpc-prefix", folder, fails=True))
             self.assertIn("none of tandem-router", bill(folder, fails=True))
