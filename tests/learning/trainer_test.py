@@ -135,7 +135,7 @@ class TrainerTest(unittest.TestCase):
         command = [sys.executable, "-B", TRAINER, "--spool", self.fixture.spool, "--keys", self.fixture.keys, "--tenant", "acme"]
         command += ["--start", start, "--output", output or self.output, "--tokens-per-step", 1024, "--threads", THREADS]
         command += ["--replay-texts", 48, "--min-gain", 0, *flags]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900, check=False)
         expected = (0, 3) if status is None else (status,)
         self.assertIn(done.returncode, expected, done.stdout + done.stderr)
         return done.stdout + done.stderr
