@@ -23,10 +23,10 @@
 #include "common/rpc/server.h"
 #include "common/rpc/server_bidi.h"
 #include "tandem/v1/drafter.grpc.pb.h"
-#include "verifier/drafter_links.h"
-#include "verifier/feature_step.h"
-#include "verifier/feature_store.h"
-#include "verifier/feature_stream.h"
+#include "verifier/rpc/drafter_links.h"
+#include "verifier/session/feature_step.h"
+#include "verifier/session/feature_store.h"
+#include "verifier/session/feature_stream.h"
 
 namespace tandem {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "router/choice/drafter_chooser.h"
+#include "router/drafters/choice/drafter_chooser.h"
 
 namespace tandem::router {
 namespace {

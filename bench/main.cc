@@ -43,50 +43,53 @@ struct EngineFlags {
 
 void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   EngineBenchOptions& options = flags->options;
-  app->add_option("folder", options.model.folder, "Model folder; or --shape.");
-  app->add_option("--shape", options.model.shape,
-                  "Random weights with the dimensions of a published model, see `tandem-bench shapes`.");
+  app->add_option("folder", options.model.folder, "Model folder; or use --shape.");
+  app->add_option(
+      "--shape", options.model.shape,
+      "Random weights with the dimensions of a published model; `tandem-bench shapes` lists them.");
   app->add_option("--head-target", options.model.head_target,
-                  "Where the folder holds a draft head: its target's folder.");
-  app->add_option("--rows", options.rows, "Rows of a step, as a tree below one context.")
+                  "If the folder holds a draft head: folder of its target.");
+  app->add_option("--rows", options.rows, "Rows per step, as a tree below one context.")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app->add_option("--tree", flags->tree, "How the rows hang together: binary, chain or siblings.")
+  app->add_option("--tree", flags->tree, "Shape of that tree: binary, chain or siblings.")
       ->capture_default_str();
-  app->add_option("--context", options.contexts, "Tokens before the rows.")
+  app->add_option("--context", options.contexts, "Tokens of context before the rows.")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app->add_option("--prefill", options.prefill, "Tokens of a prompt to measure too; 0: none.")
+  app->add_option("--prefill", options.prefill,
+                  "Also measure the prefill of a prompt of this many tokens; 0: do not.")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  app->add_option("--threads", options.threads, "Threads.")
+  app->add_option("--threads", options.threads, "Numbers of threads to measure with.")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app->add_option("--instruction-set", flags->instruction_set,
                   absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
-  app->add_option("--weight-dtype", flags->weight_dtype,
-                  "bf16, int8, int4, w8a8, w4a8, or on a GPU fp8; auto for quantised files as they are.")
+  app->add_option(
+         "--weight-dtype", flags->weight_dtype,
+         "bf16, int8, int4, w8a8, w4a8, on a GPU also fp8; auto: as in the files, for quantised files.")
       ->capture_default_str();
   app->add_option("--kv-type", flags->kv_type,
-                  "Of keys and values: " + absl::StrJoin(KvTypeNames(), ", ") + ".")
+                  "Number format of keys and values: " + absl::StrJoin(KvTypeNames(), ", ") + ".")
       ->capture_default_str();
   app->add_option("--adapter", options.adapter,
-                  "Folder of a LoRA adapter that all rows are computed with; the floor does not count it.");
+                  "Folder of a LoRA adapter to compute all rows with; the floor does not count it.");
   app->add_option("--device", flags->device, "cpu, or a GPU as cuda or cuda:N.")->capture_default_str();
-  app->add_option("--repetitions", options.repetitions, "Passes of each size.")
+  app->add_option("--repetitions", options.repetitions, "Forward passes of each size.")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   app->add_option("--most-seconds", options.most_seconds,
-                  "After this long a context gets no further repetitions beyond the third.")
+                  "Most seconds for one context; three repetitions are made in any case.")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  app->add_option("--json", flags->json_path, "Write what was measured to this file; - is standard output.");
+  app->add_option("--json", flags->json_path, "File to write the results to; -: standard output.");
   app->add_flag("--turns", flags->turns,
-                "Measure on demand, one JSON line a pass; see bench/peers/README.md.");
+                "Measure on demand, one JSON line per pass; see bench/peers/README.md.");
 }
 
 struct QualityFlags {
@@ -100,16 +103,18 @@ struct QualityFlags {
 void AddQualityFlags(CLI::App* app, QualityFlags* flags) {
   QualityOptions& options = flags->options;
   app->add_option("folder", options.folder, "Model folder.")->required();
-  app->add_option("--text", options.text_file, "UTF-8 text that the model was not trained on.")->required();
-  app->add_option("--window", options.window, "Tokens of a context.")->capture_default_str();
-  app->add_option("--weight-dtype", flags->weight_dtypes,
-                  "To compare with the model as its files hold it: bf16, int8, int4, w8a8, w4a8.")
+  app->add_option("--text", options.text_file, "File of UTF-8 text that the model was not trained on.")
+      ->required();
+  app->add_option("--window", options.window, "Tokens per context.")->capture_default_str();
+  app->add_option(
+         "--weight-dtype", flags->weight_dtypes,
+         "Weight types to compare with the model as its files hold it: bf16, int8, int4, w8a8, w4a8.")
       ->delimiter(',')
       ->capture_default_str();
-  app->add_option("--kv-type", flags->kv_types, "Likewise, types of keys and values: f32, bf16, int8.")
+  app->add_option("--kv-type", flags->kv_types, "Types of keys and values to compare: f32, bf16, int8.")
       ->delimiter(',')
       ->capture_default_str();
-  app->add_option("--threads", options.threads, "Threads.")
+  app->add_option("--threads", options.threads, "Threads to compute with.")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app->add_option("--instruction-set", flags->instruction_set,
@@ -127,7 +132,7 @@ struct LoadFlags {
 void AddLoadFlags(CLI::App* app, LoadFlags* flags) {
   LoadBenchOptions& options = flags->options;
   app->add_option("model", options.path, "Model folder or GGUF file.")->required();
-  app->add_option("--threads", options.threads, "Threads.")
+  app->add_option("--threads", options.threads, "Threads to compute with.")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app->add_option("--instruction-set", flags->instruction_set,
@@ -135,10 +140,10 @@ void AddLoadFlags(CLI::App* app, LoadFlags* flags) {
       ->capture_default_str();
   app->add_option("--weight-dtype", flags->weight_dtype, "auto, bf16, int8, int4, w8a8 or w4a8.")
       ->capture_default_str();
-  app->add_option("--repetitions", options.repetitions, "Readings and loads, which take turns.")
+  app->add_option("--repetitions", options.repetitions, "Number of reads and loads; they take turns.")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app->add_flag("--cold", options.cold, "Have the system forget the files before each.");
+  app->add_flag("--cold", options.cold, "Drop the files from the page cache before each.");
 }
 
 absl::Status RunLoad(LoadFlags flags) {
@@ -214,39 +219,40 @@ int Main(int argc, char** argv) {
                "tandem-bench");
   app.require_subcommand(1);
   EngineFlags flags;
-  CLI::App* engine =
-      app.add_subcommand("engine", "Time of a forward pass against the least this machine could take.");
+  CLI::App* engine = app.add_subcommand(
+      "engine", "Measure a forward pass against the shortest time that this machine could take.");
   AddEngineFlags(engine, &flags);
   QualityFlags quality_flags;
   CLI::App* quality = app.add_subcommand(
-      "quality", "How well a model predicts a text, by the types of its weights and of its keys and values.");
+      "quality", "Measure how well a model predicts a text, by type of weights and of keys and values.");
   AddQualityFlags(quality, &quality_flags);
   LoadFlags load_flags;
-  CLI::App* load = app.add_subcommand("load", "Time of loading a model beside that of reading its files.");
+  CLI::App* load =
+      app.add_subcommand("load", "Compare the time to load a model with the time to read its files.");
   AddLoadFlags(load, &load_flags);
   std::string shape;
-  CLI::App* shapes = app.add_subcommand("shapes", "The names --shape knows.");
-  shapes->add_option("name", shape, "Print this one's config.json instead.");
+  CLI::App* shapes = app.add_subcommand("shapes", "List the names that --shape accepts.");
+  shapes->add_option("name", shape, "Print the config.json of this shape instead.");
 #ifdef TANDEM_BENCH_SERVE
   bench::ServeOptions serve_options;
-  CLI::App* serve = app.add_subcommand("serve", "Load on a router: configurations against one another.");
+  CLI::App* serve = app.add_subcommand("serve", "Load a router and compare configurations.");
   bench::AddServeOptions(serve, &serve_options);
   bench::RoundsOptions rounds_options;
   CLI::App* rounds = app.add_subcommand(
       "rounds",
-      "Tokens that a round of the textbook loop makes, by tree size, with and without seeded drafts.");
+      "Count the tokens per round of the textbook loop, by tree size, with and without seeded drafts.");
   bench::AddRoundsOptions(rounds, &rounds_options);
   bench::PacedOptions paced_options;
   CLI::App* paced = app.add_subcommand(
-      "paced", "Drafter and verifier in simulated time: tokens per second, hits and waits, counted.");
+      "paced", "Run a drafter and a verifier in simulated time; count tokens per second, hits and waits.");
   bench::AddPacedOptions(paced, &paced_options);
   bench::GuessesOptions guesses_options;
   CLI::App* guesses = app.add_subcommand(
-      "guesses", "What drafters guess at each position of the target's outputs, for tandem-plan.");
+      "guesses", "Record what drafters guess at each position of the target's outputs, for tandem-plan.");
   bench::AddGuessesOptions(guesses, &guesses_options);
   bench::AcceptanceOptions acceptance_options;
-  CLI::App* acceptance = app.add_subcommand(
-      "acceptance", "How well drafters' acceptance is predicted from prompts, before it is known.");
+  CLI::App* acceptance =
+      app.add_subcommand("acceptance", "Measure how well drafters' acceptance is predicted from prompts.");
   bench::AddAcceptanceOptions(acceptance, &acceptance_options);
 #endif
   CLI11_PARSE(app, argc, argv);

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 
 namespace tandem {
 

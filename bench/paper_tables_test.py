@@ -36,7 +36,7 @@ def made_up(speed_ups):
 
 class FormulaTest(unittest.TestCase):
     def test_windows_are_those_of_objective_1(self):
-        # As worked out by hand in common/speculation/window_policy_test.cc.
+        # As worked out by hand in common/speculation/policies/window_policy_test.cc.
         self.assertEqual(paper_tables.best_window(0.5, 0.1), 2)
         self.assertEqual(paper_tables.best_window(0.5, 0.6), 0)
         self.assertAlmostEqual(paper_tables.expected_tokens(0.5, 3), 1.875)

@@ -16,8 +16,8 @@
 #include "absl/time/clock.h"
 #include "benchmark/benchmark.h"
 #include "common/metrics/metrics.h"
-#include "router/metrics.h"
-#include "verifier/metrics.h"
+#include "router/serving/metrics.h"
+#include "verifier/rpc/metrics.h"
 
 namespace tandem {
 namespace {

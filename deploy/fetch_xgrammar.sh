@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Downloads the sources of XGrammar (docs/dependencies.md) into build/cache and checks their digest. Does nothing if they
+# Downloads the sources of XGrammar (docs/inside/dependencies.md) into build/cache and checks their digest. Does nothing if they
 # are already there.
 set -euo pipefail
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and testing Tandem needs on Debian 12. Does nothing, within a second, when all of it is
-# there. docs/dependencies.md says what each library is for.
+# there. docs/inside/dependencies.md says what each library is for.
 set -euo pipefail
 
 usage() {

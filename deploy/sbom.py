@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a software bill of materials of built programs: CycloneDX 1.5, JSON (docs/security.md).
+"""Writes a software bill of materials of built programs: CycloneDX 1.5, JSON (docs/operate/security.md).
 
     deploy/sbom.py build/dev/bin > sbom.json
 

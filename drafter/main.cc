@@ -26,11 +26,11 @@
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
-#include "drafter/constraint_service.h"
-#include "drafter/draft_model_pool.h"
-#include "drafter/metrics.h"
-#include "drafter/model_host.h"
-#include "drafter/service.h"
+#include "drafter/models/model_host.h"
+#include "drafter/rpc/constraint_service.h"
+#include "drafter/rpc/draft_model_pool.h"
+#include "drafter/rpc/metrics.h"
+#include "drafter/rpc/service.h"
 
 namespace tandem {
 namespace {
@@ -65,87 +65,83 @@ struct DrafterFlags {
 void Declare(DrafterFlags& options, Flags& flags) {
   flags.Group("Models")
       .Add("model", &options.models,
-           "Draft model: a Hugging Face folder, or NAME=FOLDER to serve it as NAME. In place of a folder, a "
-           "source that needs no weights: ngram, suffix or trie, with settings as in ngram:min=2,max=5. "
-           "Repeat for several.")
-      .Required()
-      .Add("merge", &options.merges,
-           "NAME=MODEL+SOURCE: serve as NAME what the model drafts, merged with what the source does. Repeat "
+           "Draft model: a Hugging Face folder, or NAME=FOLDER to serve it as NAME. In place of a folder: a "
+           "source without weights (ngram, suffix or trie), with settings as in ngram:min=2,max=5. Repeat "
            "for several.")
+      .Required()
       .Add(
-          "head-target", &options.head_target,
-          "Folder of the target that draft heads among the models were trained for: embedding, output matrix "
-          "and vocabulary that a head's folder leaves out are taken from there. A --model of the same folder "
-          "is "
-          "the next-token module in its files.")
+          "merge", &options.merges,
+          "NAME=MODEL+SOURCE: serve as NAME the model's trees, merged with the source's. Repeat for several.")
+      .Add("head-target", &options.head_target,
+           "Folder of the target that the draft heads were trained for. The drafter reads there the "
+           "embedding, output matrix and vocabulary that a head's folder leaves out. A --model with the same "
+           "folder is the next-token module in its files.")
       .Add("target-vocabulary", &options.target_vocabularies,
-           "Folder of a target to draft for although its vocabulary is not quite the draft models': its "
-           "config.json and tokenizer are read. Models whose vocabularies differ in padding, ids and added "
-           "tokens alone are bridged. Repeat for several.")
+           "Folder of a target whose vocabulary differs slightly from the draft models'. The drafter reads "
+           "its config.json and tokenizer, and bridges models whose vocabularies differ only in padding, ids "
+           "and added tokens. Repeat for several.")
       .Add("models-folder", &options.models_folder,
-           "Folder below which draft models may be loaded while the drafter runs; empty: they do not change.")
-      .Add("max-models", &options.max_models, "Draft models held at once, with --models-folder.")
+           "Folder below which `tandem drafters` may load further draft models at run time; also allows it "
+           "to unload draft models. Empty: neither.")
+      .Add("max-models", &options.max_models, "With --models-folder: most draft models held at once.")
       .InRange(1, 16)
       .Add("models-memory", &options.models_memory_mib,
-           "MiB that the weights, keys and values of all draft models may take, those that are replaced or "
-           "unloaded and still in use included; what would exceed it is refused. 0: no limit.")
+           "Most MiB of weights, keys and values over all draft models, including replaced or unloaded ones "
+           "that are still in use. A load that would exceed it is refused. 0: no limit.")
       .InRange(0, 1e9)
       .Add("threads", &options.threads, "Threads of each model's engine.")
       .InRange(1, 1024)
       .Add("cpu-list", &options.cpu_list,
-           "CPUs to pin the threads to, one for each, as in 0-3,8; empty to let the system place them.")
+           "CPUs to pin the threads to, one for each thread, for example 0-3,8; empty: the system places "
+           "them.")
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
-                 "Kernels to use; auto takes the best this machine has.")
+                 "CPU kernels to use; auto picks the best for this machine.")
       .AddChoice("weight-dtype", &options.weight_dtype, WeightTypeNames(),
-                 "Numbers to keep each model's matrices in; auto is int8 on a CPU for models whose files "
-                 "hold 16 bits or fewer, "
-                 "and else as in the files. int8 and int4 take 8.25 and 4.25 bits a weight, w8a8 and w4a8, "
-                 "on a CPU, besides round inputs to 8 bits, and on a "
-                 "GPU fp8 (a scale for each output) and fp8-tensor (one for "
-                 "each matrix) take 8.")
-      .AddChoice(
-          "feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
-          "Numbers in which draft heads are sent the target's hidden states; int8, with a scale for each "
-          "state, takes half of the network.")
+                 "Number format of the models' matrices. auto: int8 on a CPU for models whose files hold 16 "
+                 "bits or fewer, otherwise as in the files. int8 and int4: 8.25 and 4.25 bits per weight. "
+                 "CPU only: w8a8 and w4a8, which also round inputs to 8 bits. GPU only, 8 bits: fp8 (a scale "
+                 "per output) and fp8-tensor (a scale per matrix).")
+      .AddChoice("feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
+                 "Number format in which verifiers send hidden states to draft heads. int8, with a scale per "
+                 "state, halves the network traffic.")
       .AddChoice("kv-type", &options.kv_type, KvTypeNames(),
-                 "Numbers to keep keys and values in; auto is f32 on a CPU and bf16 on a GPU. On a CPU bf16 "
-                 "takes half of f32's memory and int8, with a scale for each head and token, a quarter.")
+                 "Number format of keys and values. auto: f32 on a CPU, bf16 on a GPU. On a CPU, bf16 takes "
+                 "half the memory of f32, and int8, with a scale per head and token, a quarter.")
       .Add("kv-tokens", &options.kv_tokens,
-           "Tokens of keys and values to hold for each model, over all sessions and the cache.")
+           "KV cache size of each model in tokens, for all sessions and the prefix cache.")
       .InRange(256, 1e9)
-      .Add("device", &options.device, "What computes: cpu, or a GPU as cuda or cuda:N.")
+      .Add("device", &options.device, "Device to compute on: cpu, or a GPU as cuda or cuda:N.")
       .Add("gpu-memory-limit", &options.gpu_memory_mib,
-           "MiB of GPU memory that each model may take, keys and values included; 0 for what there is.")
+           "Most MiB of GPU memory for each model, including keys and values; 0: all that is free.")
       .InRange(0, 1e7)
       .Add("gpu-low-priority", &options.gpu_low_priority,
-           "Let other work on the GPU go first: what drafts on a shared GPU should not delay what verifies.");
+           "Give other work on the GPU priority, so that drafting does not delay verification on a shared "
+           "GPU.");
   DeclareServerFlags(options.server, flags);
   DeclareRegistrationFlags(options.registration, flags);
-  flags.Group("Network").Add(
-      "local-sockets", &options.local_sockets,
-      "Folder in which to listen at a socket too, for verifiers of this machine that have been given the "
-      "same "
-      "folder: they find it by themselves. Made for this user alone if it is not there; empty for none.");
+  flags.Group("Network").Add("local-sockets", &options.local_sockets,
+                             "Folder in which to also listen on a Unix domain socket, for verifiers on this "
+                             "machine with the same --local-sockets; they find the socket by themselves. "
+                             "Created with access for this user only if it does not exist; empty: off.");
   flags.Group("Measurements")
       .Add("simulate-draft-ms", &options.simulated_pace,
-           "Make a forward pass last at least this many milliseconds, as FIRST or FIRST+FURTHER for one row "
-           "and "
-           "each further row: what a larger draft model would do to everything else. Never for service.");
+           "Make every forward pass last at least this many milliseconds, to simulate a larger draft model. "
+           "FIRST, or FIRST+FURTHER for the first row and each further row. Only for measurements.");
   flags.Group("Drafting")
-      .Add("max-sessions", &options.core.max_sessions, "Sessions drafted for at once; more are refused.")
+      .Add("max-sessions", &options.core.max_sessions, "Most sessions at once; further ones are refused.")
       .InRange(1, 1e6)
       .Add(
           "expand-width", &options.core.expand_width,
-          "Most tree nodes of one session that one step expands; small trees take an eighth of their budget.")
+          "Most tree nodes of one session to expand in one step; for small trees, an eighth of their budget.")
       .InRange(1, 64)
-      .Add("step-rows", &options.core.max_step_rows, "Prompt tokens and tree nodes computed in one step.")
+      .Add("step-rows", &options.core.max_step_rows,
+           "Most prompt tokens and tree nodes to compute in one step.")
       .InRange(1, 512)
       .Add("draw-seed", &options.core.draw_seed,
-           "What drafts are drawn with for verifiers that accept them by ratio of probabilities; 0 draws one "
-           "at the "
-           "start.")
+           "Seed of sampled drafts, for verifiers that accept by ratio of probabilities; 0: draw a seed at "
+           "the start.")
       .Add("max-scores", &options.core.scores.max_scores,
-           "Outputs that may wait to be scored for routers; more are refused.")
+           "Most outputs that wait to be scored for routers; further ones are refused.")
       .InRange(1, 1e6);
   DeclareConstraintFlags(options.constraints, flags);
 }

@@ -26,33 +26,33 @@
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
-#include "router/admin_service.h"
-#include "router/admission.h"
-#include "router/choice/drafter_chooser.h"
-#include "router/choice_feedback.h"
-#include "router/drafter_speed_client.h"
-#include "router/etcd/etcd_address.h"
-#include "router/etcd/etcd_store.h"
-#include "router/feedback/feedback.h"
-#include "router/feedback/score_client.h"
+#include "router/admin/admin_service.h"
+#include "router/admin/registry_service.h"
+#include "router/admin/routing_service.h"
+#include "router/admission/admission.h"
+#include "router/admission/shared_quotas.h"
+#include "router/drafters/choice/drafter_chooser.h"
+#include "router/drafters/choice_feedback.h"
+#include "router/drafters/drafter_speed_client.h"
+#include "router/drafters/feedback/feedback.h"
+#include "router/drafters/feedback/score_client.h"
+#include "router/drafters/learned_state.h"
+#include "router/drafters/policy_memory.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_api.h"
-#include "router/learned_state.h"
 #include "router/live/live_call.h"
 #include "router/live/live_server.h"
-#include "router/policy_memory.h"
-#include "router/readiness.h"
-#include "router/readiness_watch.h"
-#include "router/registry_service.h"
-#include "router/router.h"
-#include "router/routing_service.h"
-#include "router/served_model.h"
-#include "router/service.h"
-#include "router/shared_quotas.h"
+#include "router/models/served_model.h"
+#include "router/serving/readiness.h"
+#include "router/serving/readiness_watch.h"
+#include "router/serving/router.h"
+#include "router/serving/service.h"
 #include "router/spool/spool_flags.h"
+#include "router/state/etcd/etcd_address.h"
+#include "router/state/etcd/etcd_store.h"
 #include "router/state/open_store.h"
 #include "router/state/routing_state.h"
-#include "router/tenants_file.h"
+#include "router/state/tenants_file.h"
 #include "router/vllm/vllm_service.h"
 #include "tandem/v1/config.pb.h"
 
@@ -168,11 +168,11 @@ void AddStateMetrics(RoutingState* state, MetricsRegistry* registry) {
   registry->AddGaugeCallback(
       {"tandem_router_state_connected", "1 while the store of tenants and drafters answers.", {}},
       [state] { return state->store().health().ok() ? 1.0 : 0.0; });
-  registry->AddGaugeCallback(
-      {"tandem_router_state_stale",
-       "1 while what is in force is not what the store says, because that cannot be used or read.",
-       {}},
-      [state] { return state->condition().stale ? 1.0 : 0.0; });
+  registry->AddGaugeCallback({"tandem_router_state_stale",
+                              "1 while the configuration in force differs from the store's, because the "
+                              "store's is invalid or cannot be read.",
+                              {}},
+                             [state] { return state->condition().stale ? 1.0 : 0.0; });
   registry->AddGaugeCallback(
       {"tandem_router_state_damaged_records", "Tenants and drafters in the store that cannot be read.", {}},
       [state] { return static_cast<double>(state->condition().damaged_records); });
@@ -354,100 +354,98 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
 }
 
 void DeclareLivePageFlags(RouterFlags& options, Flags& flags) {
-  flags.Group("Live page (docs/live.md)")
+  flags.Group("Live page (docs/operate/live.md)")
       .Add("live-listen", &options.live_listen,
-           "Address to serve a page on that shows generations as they happen, over plain HTTP; empty for "
-           "none. Where other machines can connect it needs --insecure, and asks for an admin's token.")
+           "Address to serve the live page on, which shows generations as they happen, over plain HTTP. "
+           "Empty: none. If other machines can connect, it needs --insecure and asks for an admin's token.")
       .Add("live-all", &options.live_all,
-           "Show the requests of all tenants, their text included, and not only those that ask for it.")
-      .Add("live-prompts", &options.live_prompts, "Show the prompts of those requests as well.")
-      .Add("live-watchers", &options.live_watchers, "Browsers that may watch at once.")
+           "Show the requests of all tenants, including their text, not only requests that ask for it.")
+      .Add("live-prompts", &options.live_prompts, "Also show the prompts of those requests.")
+      .Add("live-watchers", &options.live_watchers, "Most browsers that watch at once.")
       .InRange(1, 256);
 }
 
 void DeclareHttpFlags(RouterFlags& options, Flags& flags) {
-  flags.Group("HTTP API (docs/http.md)")
+  flags.Group("HTTP API (docs/reference/http.md)")
       .Add("http-listen", &options.http_listen,
-           "Address to serve OpenAI's API on, over HTTP, with TLS where there is a certificate; empty for "
-           "none.")
-      .Add("http-threads", &options.http_threads, "Threads for all of its connections.")
+           "Address to serve the OpenAI API on, over HTTP; with TLS if there is a certificate. Empty: none.")
+      .Add("http-threads", &options.http_threads, "Threads for all HTTP connections.")
       .InRange(1, 64)
       .Add("http-tenant-connections", &options.http_tenant_connections,
-           "Connections that one tenant may have.")
+           "Most HTTP connections of one tenant.")
       .InRange(1, 1 << 20)
       .Add("http-origins", &options.http_origins,
-           "Origins whose pages may call it from a browser, such as https://chat.example; * for all.");
+           "Origins whose pages may call the API from a browser, such as https://chat.example; *: all.");
 }
 
 int Main(int argc, char** argv) {
   ShutdownSignals signals;
   RouterFlags options;
-  Flags flags("tandem-router", "router",
-              "Takes generation requests, picks a verifier and a drafter for each, and carries tokens back.");
+  Flags flags(
+      "tandem-router", "router",
+      "Accepts generation requests, chooses a verifier and a drafter for each, and streams tokens back.");
   flags.Group("Configuration")
       .Add("config", &options.config, "YAML file with models, drafters and tenants (tandem.v1.RouterConfig).")
       .Required()
       .Add("tenants", &options.tenants,
-           "YAML file with more drafters and tenants, which is read again whenever it changes; empty: none.")
-      .Add(
-          "state", &options.state,
-          "Where tenants, drafters and what was learned of them are kept: memory:, sqlite:///path/of/file, "
-          "or "
-          "etcd://host:port[,host:port]/prefix, which several routers share. The configuration file fills it "
-          "the first time.")
+           "YAML file with more drafters and tenants; reloaded whenever it changes. Empty: none.")
+      .Add("state", &options.state,
+           "Store of tenants, drafters and what the router has learned about them: memory:, "
+           "sqlite:///path/of/file, or etcd://host:port[,host:port]/prefix, which several routers can share. "
+           "The configuration file fills it at the first start.")
       .Add("state-tls-ca", &options.etcd.tls.ca,
-           "PEM file of the certificates that sign those of etcd; with it, connections to etcd use TLS.")
+           "PEM file of etcd's certificate authorities; if given, connections to etcd use TLS.")
       .Add("state-tls-certificate", &options.etcd.tls.certificate,
-           "PEM file of the certificate to show to etcd.")
+           "PEM file of the client certificate for etcd.")
       .Add("state-tls-key", &options.etcd.tls.key, "PEM file of that certificate's private key.")
-      .Add("state-username", &options.etcd.username, "User of etcd; empty: none.")
-      .Add("state-password-file", &options.etcd.password_file, "File with the user's password.")
+      .Add("state-username", &options.etcd.username, "User name at etcd; empty: none.")
+      .Add("state-password-file", &options.etcd.password_file, "File with that user's password.")
       .Add("state-insecure", &options.etcd.insecure_password,
-           "Use an etcd on another machine without TLS, and show it the user's password in the clear. "
-           "Without a user --insecure is enough.");
+           "Allow an etcd on another machine without TLS, although the user's password is then sent in the "
+           "clear. Without a user, --insecure is enough.");
   flags.Group("Choice of drafters (tenants with drafter_policy: auto)")
       .Add("calibration", &options.calibration,
-           "File that `tandem calibrate` wrote; empty: begin by exploring.")
-      .Add("feature-dimension", &options.feature_dimension, "Numbers a prompt is described by.")
+           "File that `tandem calibrate` wrote; empty: start by exploring.")
+      .Add("feature-dimension", &options.feature_dimension, "Number of features per prompt.")
       .InRange(FeatureModel::kLeastDimension, FeatureModel::kMaxDimension);
   DeclareServerFlags(options.server, flags);
   flags.Group("Failures")
       .Add("verifier-stall-timeout", &options.verifier_stall_timeout,
-           "How long a verifier that runs requests may send nothing and not answer its health service before "
-           "they go on elsewhere.")
+           "When a verifier with running requests sends nothing and does not answer its health service for "
+           "this long, the router moves the requests to another verifier.")
       .Add("wait-for-verifier", &options.wait_for_verifier,
-           "How long a request may wait for a verifier while none of its model serves, within its deadline, "
-           "before it ends with UNAVAILABLE; 0s: not at all.")
+           "Longest time that a request waits while no verifier of its model serves, within its deadline; "
+           "then it ends with UNAVAILABLE. 0s: do not wait.")
       .Add("strict-readiness", &options.strict_readiness,
-           "Say by health that the router serves only while every model that a tenant may use has a verifier "
-           "that serves; with --no-strict-readiness one such model is enough.")
-      .Add("verifier-max-requests", &options.verifier_max_requests, "Requests at one verifier at once.")
+           "Report health SERVING only while every model that a tenant may use has a verifier that serves; "
+           "with --no-strict-readiness, one such model is enough.")
+      .Add("verifier-max-requests", &options.verifier_max_requests,
+           "Most requests in flight at one verifier.")
       .InRange(1, 1e6)
       .Add("write-stall-timeout", &options.write_stall_timeout,
-           "How long a client may take nothing of what it is sent before its call ends.")
+           "End a call when its client has read nothing for this long, although there is something to read.")
       .Add("retry-percent", &options.retry_percent,
-           "Retries on other verifiers per hundred requests, in the long run; some are always allowed.")
+           "Most retries on other verifiers per hundred requests, on average; a few are always allowed.")
       .InRange(0, 100);
   flags.Group("Resources")
       .Add("spare-places", &options.spare_places,
-           "Per cent of what the verifiers of a model run that are kept for tenants who have few requests "
-           "there, where there are several tenants; 0 for none.")
+           "Per cent of a model's places to keep for tenants with few requests, if there are several "
+           "tenants; 0: none.")
       .InRange(0, 50)
       .Add("tokenizer-threads", &options.tokenizer_threads, "Threads that tokenize prompts.")
       .InRange(1, 256);
   flags.Group("Feedback")
       .Add("feedback-share", &options.feedback_share,
-           "Share of finished requests whose output every drafter that their tenant may use is asked to "
-           "score, at low priority; all of them while a drafter that may be chosen is little known. 0: "
-           "none.")
+           "Share of finished requests whose output is scored, at low priority, by every drafter that their "
+           "tenant may use. All are scored while little is known about one of these drafters. 0: none.")
       .InRange(0, 1)
       .Add("feedback-in-flight", &options.feedback_in_flight,
-           "Scores under way at one drafter; while there are as many it is left out of further ones. One "
-           "that has not answered yet, or failed the last time, has one at a time.")
+           "Most scores in flight at one drafter; while it has that many, it gets no further ones. A drafter "
+           "that has not answered yet, or whose last score failed, gets one at a time.")
       .InRange(1, 1024)
       .Add("feedback-timeout", &options.feedback_timeout,
-           "How long a drafter may take for a score while its speed is unknown, and at most; once it is "
-           "known, eight times what a score of that length has taken, at least a second.");
+           "Longest time that a drafter may take for a score. Once its speed is known, the limit is eight "
+           "times what a score of that length has taken, but at least a second.");
   DeclareHttpFlags(options, flags);
   DeclareLivePageFlags(options, flags);
   DeclareSpoolFlags(options.spool, flags);
@@ -472,8 +470,7 @@ int Main(int argc, char** argv) {
     return kExitUsage;
   }
   if (options.live_listen.empty() && (options.live_all || options.live_prompts)) {
-    std::cerr
-        << "tandem-router: --live-all and --live-prompts are of the live page; expected --live-listen too\n";
+    std::cerr << "tandem-router: --live-all and --live-prompts: expected --live-listen as well\n";
     return kExitUsage;
   }
   if (const absl::Status spool = CheckSpoolFlags(options.spool); !spool.ok()) {

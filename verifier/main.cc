@@ -19,12 +19,12 @@
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
-#include "verifier/main_flags.h"
-#include "verifier/model_plan.h"
-#include "verifier/model_pool.h"
-#include "verifier/model_server.h"
-#include "verifier/policy_file.h"
-#include "verifier/target_engine.h"
+#include "verifier/process/main_flags.h"
+#include "verifier/process/model_plan.h"
+#include "verifier/process/model_pool.h"
+#include "verifier/process/model_server.h"
+#include "verifier/process/policy_file.h"
+#include "verifier/process/target_engine.h"
 
 namespace tandem {
 namespace {
@@ -117,9 +117,7 @@ int Main(int argc, const char* const* argv) {
   status.Update(plans.status());
   if (plans.ok()) status.Update(PlanAdapters(options.adapters, &*plans));
   if (options.num_gpus > 1 && ServesSeveral(options)) {
-    status.Update(
-        absl::InvalidArgumentError("--gpus: several share one model, expected one --model and no "
-                                   "--models-folder"));
+    status.Update(absl::InvalidArgumentError("--gpus: above 1, expected one --model and no --models-folder"));
   }
   status.Update(rule.status());
   status.Update(security.status());

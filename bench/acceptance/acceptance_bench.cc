@@ -69,7 +69,7 @@ int RunAcceptance(const AcceptanceOptions& options) {
     return 1;
   }
   std::cout << data->prompts.size()
-            << " prompts; root mean square of predicted less realised acceptance, by what stands for "
+            << " prompts; root mean square of predicted minus realised acceptance, by what stands for "
                "perplexity:\n\n"
             << PredictionErrorTable(MeasurePredictionErrors(*data, options.error)) << std::flush;
   return 0;

@@ -16,7 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/sequence_kv.h"
-#include "router/served_model.h"
+#include "router/models/served_model.h"
 
 namespace tandem::bench {
 namespace {
@@ -138,7 +138,7 @@ absl::StatusOr<AcceptanceData> MeasureAcceptance(const AcceptanceDataOptions& op
     TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter, LoadModel(folder, options.threads));
     if (drafter.VocabularyFingerprint() != target.VocabularyFingerprint()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(folder, ": its vocabulary is not that of ", options.target));
+          absl::StrCat(folder, ": its vocabulary differs from that of ", options.target));
     }
     data.drafters.push_back(drafter.name);
     if (outputs.empty()) {

@@ -6,9 +6,9 @@
 #include <random>
 
 #include "bench/acceptance/token_nats.h"
-#include "router/choice/acceptance_regression.h"
-#include "router/choice/drafter_chooser.h"
-#include "router/features/feature_model.h"
+#include "router/drafters/choice/acceptance_regression.h"
+#include "router/drafters/choice/drafter_chooser.h"
+#include "router/drafters/features/feature_model.h"
 
 namespace tandem::bench {
 namespace {

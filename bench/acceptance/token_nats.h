@@ -4,7 +4,7 @@
 
 #include "absl/types/span.h"
 #include "common/base/token.h"
-#include "router/features/prompt_perplexity.h"
+#include "router/drafters/features/prompt_perplexity.h"
 
 namespace tandem::bench {
 

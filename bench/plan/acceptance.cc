@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/model/json_fields.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/json_fields.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem::plan {
 namespace {

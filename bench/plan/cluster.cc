@@ -20,7 +20,7 @@
 #include "bench/plan/plan_router.h"
 #include "bench/plan/tally.h"
 #include "common/base/status_macros.h"
-#include "verifier/output_assembler.h"
+#include "verifier/session/output_assembler.h"
 
 namespace tandem::plan {
 namespace {
@@ -405,14 +405,13 @@ absl::Status CheckLayout(const Plan& plan, const Layout& layout) {
     }
     for (const std::string& kind : plan.traffic.kinds) {
       if (plan.acceptance->Find(kind, group.name) != nullptr) continue;
-      return absl::InvalidArgumentError(absl::StrCat("nothing says how well drafter ", group.name,
-                                                     " does on kind ", kind,
-                                                     ", expected an entry of acceptance for both"));
+      return absl::InvalidArgumentError(absl::StrCat("no acceptance of drafter ", group.name, " on kind ",
+                                                     kind, ", expected an entry of acceptance for both"));
     }
   }
   if (layout.choice == DrafterChoice::kPinned && !any) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("requests are pinned to drafter \"", layout.pinned, "\", which the layout has not"));
+    return absl::InvalidArgumentError(absl::StrCat("requests are pinned to drafter \"", layout.pinned,
+                                                   "\", which the layout does not have"));
   }
   return absl::OkStatus();
 }

@@ -243,7 +243,7 @@ TEST(ClusterTest, SaysWhatALayoutLacks) {
   plan = DraftedPlan();
   plan.acceptance = std::make_shared<AcceptanceBook>();
   EXPECT_THAT(std::string(CheckLayout(plan, plan.layout).message()),
-              HasSubstr("nothing says how well drafter small does on kind story"));
+              HasSubstr("no acceptance of drafter small on kind story"));
   plan = DraftedPlan();
   plan.layout.pinned = "large";
   EXPECT_THAT(std::string(CheckLayout(plan, plan.layout).message()),

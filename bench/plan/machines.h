@@ -16,9 +16,9 @@
 #include "common/base/philox.h"
 #include "common/engine/block_pool.h"
 #include "common/tokenizer/tokenizer.h"
-#include "drafter/draft_core.h"
-#include "verifier/drafter_pools.h"
-#include "verifier/scheduler.h"
+#include "drafter/drafting/draft_core.h"
+#include "verifier/scheduler/drafter_pools.h"
+#include "verifier/scheduler/scheduler.h"
 
 namespace tandem::plan {
 

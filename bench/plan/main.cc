@@ -1,5 +1,5 @@
 // tandem-plan: how a cluster would serve a traffic, and which layout is the cheapest that is good enough
-// (docs/planning.md). Opens no connection and needs no model.
+// (docs/operate/planning.md). Opens no connection and needs no model.
 
 #include <unistd.h>
 
@@ -90,23 +90,24 @@ int Run(const Flags& flags) {
 }  // namespace tandem::plan
 
 int main(int argc, char** argv) {
-  CLI::App app("Sizes a cluster: simulates router, verifiers and drafters under a traffic, on virtual time.",
-               "tandem-plan");
+  CLI::App app(
+      "Sizes a cluster: simulates router, verifiers and drafters under given traffic, in virtual time.",
+      "tandem-plan");
   tandem::plan::Flags flags;
-  app.add_option("plan", flags.plan, "The plan, in YAML (docs/planning.md).")->required();
+  app.add_option("plan", flags.plan, "YAML file of the plan (docs/operate/planning.md).")->required();
   app.add_option("--json", flags.json, "File to write all figures to.");
   app.add_option("--html", flags.html, "File to write a report with plots to.");
-  app.add_option("--threads", flags.threads, "Simulations at a time.")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  app.add_option("--threads", flags.threads,
+                 "Simulations to run at a time. Default: as many as the machine has cores.")
+      ->check(CLI::Range(1, 1024));
   app.add_option(
          "--slices", flags.slices,
-         "Cut the time of each simulation into so many parts, each with a warm-up and a thread of its own.")
+         "Cut the time of each simulation into this many parts, each with its own warm-up and thread.")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_flag("--until-met", flags.until_met,
-               "Simulate layouts by rising price, and stop at the first that meets the plan's target.");
-  app.add_flag("--quiet", flags.quiet, "Show no progress.");
+               "Simulate layouts in order of price and stop at the first that meets the plan's target.");
+  app.add_flag("--quiet", flags.quiet, "Print no progress.");
   CLI11_PARSE(app, argc, argv);
   return tandem::plan::Run(flags);
 }

@@ -9,7 +9,7 @@
 
 #include "bench/plan/acceptance.h"
 #include "bench/plan/step_times.h"
-#include "common/speculation/window_policy.h"
+#include "common/speculation/policies/window_policy.h"
 
 // What a plan is made of: who asks for what (Traffic), with what it is served (Layout), what is wanted
 // (Target), and what is tried out (Sweep). Read from a plan file by plan_file.h, simulated by cluster.h.

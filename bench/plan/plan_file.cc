@@ -15,9 +15,9 @@
 #include "bench/plan/yaml_section.h"
 #include "common/base/status_macros.h"
 #include "common/config/yaml_document.h"
-#include "common/model/json_fields.h"
-#include "common/model/strict_json.h"
-#include "router/config.h"
+#include "common/model/config/json_fields.h"
+#include "common/model/config/strict_json.h"
+#include "router/config/config.h"
 
 namespace tandem::plan {
 namespace {
@@ -70,7 +70,7 @@ absl::Status ReadTenant(const YAML::Node& node, absl::string_view path, const st
   if (!section.Has("name")) return section.Unexpected("name", "the tenant's name");
   TANDEM_RETURN_IF_ERROR(section.Read("name", &tenant.name));
   for (const TenantTraffic& other : traffic->tenants) {
-    if (other.name == tenant.name) return section.Unexpected("name", "one that no other tenant has");
+    if (other.name == tenant.name) return section.Unexpected("name", "a unique name");
   }
   TANDEM_RETURN_IF_ERROR(section.Read("share", 1e-9, 1e9, &tenant.share));
   const auto read_kind = [&](const std::string& kind, const YAML::Node& value) -> absl::Status {
@@ -152,7 +152,7 @@ absl::Status ReadTraffic(const YAML::Node& node, absl::string_view path, const s
   TANDEM_RETURN_IF_ERROR(section.VisitList("tenants", [&](const YAML::Node& tenant, const std::string& at) {
     return ReadTenant(tenant, path, at, traffic);
   }));
-  if (traffic->tenants.empty()) return section.Unexpected("tenants", "a list of who sends requests");
+  if (traffic->tenants.empty()) return section.Unexpected("tenants", "a list of tenants");
   std::string trace;
   TANDEM_RETURN_IF_ERROR(section.Read("trace", &trace));
   if (!trace.empty()) {
@@ -275,7 +275,7 @@ absl::Status ReadDrafter(const YAML::Node& node, absl::string_view path, const s
   TANDEM_RETURN_IF_ERROR(section.Read("name", &group.name));
   for (const DrafterGroup& other : layout->drafters) {
     if (other.name == group.name || group.name == "auto" || group.name == "off" || group.name == "none")
-      return section.Unexpected("name", "one that no other drafter has, and not auto, off or none");
+      return section.Unexpected("name", "a unique name other than auto, off or none");
   }
   TANDEM_RETURN_IF_ERROR(section.Read("count", 0u, kMostMachines, &group.count));
   TANDEM_RETURN_IF_ERROR(section.Read("price_per_hour", 0.0, kHighestPrice, &group.price_per_hour));
@@ -476,7 +476,7 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view yaml, absl::string_view path, c
   TANDEM_RETURN_IF_ERROR(section.Read("find_saturation", &plan.find_saturation));
   if (plan.find_saturation && plan.traffic.concurrency > 0) {
     return section.Unexpected("find_saturation",
-                              "traffic that comes by a rate: who waits for answers saturates nothing");
+                              "traffic with a rate: clients that wait for answers saturate nothing");
   }
   plan.acceptance = std::move(book);
   return plan;

@@ -17,9 +17,9 @@ inline constexpr size_t kMostRecordedRequests = 20'000'000;
 // Reads the file of a name that a plan has.
 using ReadInput = std::function<absl::StatusOr<std::string>(const std::string& name)>;
 
-// A plan from YAML (docs/planning.md has every key). `path` stands in messages; `read` gets the files that
-// the plan names. InvalidArgument as "FILE:LINE:COLUMN: KEY: found VALUE, expected WHAT", and of the files
-// it names by their own names.
+// A plan from YAML (docs/operate/planning.md has every key). `path` stands in messages; `read` gets the files
+// that the plan names. InvalidArgument as "FILE:LINE:COLUMN: KEY: found VALUE, expected WHAT", and of the
+// files it names by their own names.
 absl::StatusOr<Plan> ParsePlan(absl::string_view yaml, absl::string_view path, const ReadInput& read);
 
 // Reads a plan and the files that it names, which stand beside it unless they have a whole path.

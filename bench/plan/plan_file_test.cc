@@ -121,7 +121,7 @@ TEST(PlanFileTest, RefusesWhatItDoesNotUnderstandAndSaysWhere) {
            {"rate: 3", "rate: fast", "plan.yaml:6:9: traffic.rate: found \"fast\", expected a number"},
            {"rate: 3", "rate: -1", "found \"-1\", expected a number from 1e-06"},
            {"rate: 3", "rate: 3\n  concurrency: 2", "expected exactly one of rate, day, concurrency, trace"},
-           {"rate: 3", "rate: 3\n  rate: 4", "traffic.rate stands here a second time"},
+           {"rate: 3", "rate: 3\n  rate: 4", "traffic.rate occurs twice, expected once"},
            {"rate: 3", "trace: night.jsonl", "night.jsonl: cannot be read"},
            {"count: 2", "count: 0", "plan.yaml:18:12: layout.verifiers.count: found \"0\""},
            {"step: 1+0.1", "step: 1+x", "layout.drafters[0].step"},

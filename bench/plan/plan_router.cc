@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "bench/plan/plan_engine.h"
 #include "common/base/hash.h"
-#include "router/choice/live_costs.h"
-#include "router/selection.h"
+#include "router/drafters/choice/live_costs.h"
+#include "router/verifiers/verifier_order.h"
 
 namespace tandem::plan {
 namespace {

@@ -12,10 +12,10 @@
 #include "bench/plan/machines.h"
 #include "bench/plan/plan.h"
 #include "common/base/clock.h"
-#include "router/admission.h"
-#include "router/choice/drafter_chooser.h"
-#include "router/config.h"
-#include "router/verifier_choice.h"
+#include "router/admission/admission.h"
+#include "router/config/config.h"
+#include "router/drafters/choice/drafter_chooser.h"
+#include "router/verifiers/verifier_choice.h"
 
 namespace tandem::plan {
 

@@ -93,7 +93,7 @@ std::string HtmlTable(const Plan& plan, const PlanOutcome& outcome) {
 }
 
 Plot CostPlot(const PlanOutcome& outcome) {
-  Plot plot{.title = "What a layout costs, and what it makes",
+  Plot plot{.title = "Cost and throughput of layouts",
             .x_label = "price per hour",
             .y_label = "tokens per second",
             .series = {}};
@@ -109,7 +109,7 @@ Plot CostPlot(const PlanOutcome& outcome) {
 // A figure by the load, one line for each layout that was simulated under several.
 Plot LoadPlot(const PlanOutcome& outcome, const std::string& title, const std::string& y_label,
               double (*figure)(const Result&)) {
-  Plot plot{.title = title, .x_label = "requests per second that come", .y_label = y_label, .series = {}};
+  Plot plot{.title = title, .x_label = "arriving requests per second", .y_label = y_label, .series = {}};
   std::map<std::string, size_t> lines;
   for (const CandidateOutcome& one : outcome.candidates) {
     if (!one.simulated) continue;
@@ -182,9 +182,8 @@ std::string PlanHtml(const Plan& plan, const PlanOutcome& outcome) {
   std::string html = absl::StrCat(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"/><title>", XmlText(title),
       "</title><style>", kStyle, "</style></head>\n<body>\n<h1>", XmlText(title), "</h1>\n",
-      "<p class=\"note\">Simulated: the servers' own decisions on virtual time; how long passes take and "
-      "what "
-      "is accepted are the plan's inputs.</p>\n");
+      "<p class=\"note\">Simulated: the servers' own decisions in virtual time; times of passes and "
+      "acceptance are inputs of the plan.</p>\n");
   for (const std::string& note : plan.notes) {
     absl::StrAppend(&html, "<p class=\"note\">", XmlText(note), "</p>\n");
   }

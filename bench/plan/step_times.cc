@@ -8,15 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/engine/paced_engine.h"
-#include "common/model/json_fields.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/json_fields.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem::plan {
 namespace {
 
 using Json = nlohmann::json;
 
-// The verifier's warm-up has these (verifier/warm_up.cc).
+// The verifier's warm-up has these (verifier/process/warm_up.cc).
 constexpr uint32_t kWarmUpRows[] = {1, 2, 4, 8, 16, 32, 64};
 constexpr uint32_t kWarmUpContexts[] = {64, 512};
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/config/yaml_document.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem::plan {
 namespace {
@@ -60,8 +60,7 @@ absl::StatusOr<YamlSection> YamlSection::Open(const YAML::Node& node, absl::stri
                        ", expected one of ", absl::StrJoin(known, ", ")));
     }
     if (!seen.insert(key).second) {
-      return YamlError(path, entry.first,
-                       absl::StrCat(section.NameOf(key), " stands here a second time, expected it once"));
+      return YamlError(path, entry.first, absl::StrCat(section.NameOf(key), " occurs twice, expected once"));
     }
   }
   return section;
@@ -174,7 +173,7 @@ absl::Status YamlSection::VisitMap(
   std::set<std::string> seen;
   for (const auto& entry : map) {
     if (!entry.first.IsScalar() || !seen.insert(entry.first.Scalar()).second) {
-      return UnexpectedYaml(path_, entry.first, NameOf(key), "a key that was not there before");
+      return UnexpectedYaml(path_, entry.first, NameOf(key), "a new key");
     }
     TANDEM_RETURN_IF_ERROR(on_entry(entry.first.Scalar(), entry.second));
   }

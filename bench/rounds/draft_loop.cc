@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "verifier/output_assembler.h"
+#include "verifier/session/output_assembler.h"
 
 namespace tandem::bench {
 namespace {

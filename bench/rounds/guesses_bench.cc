@@ -186,7 +186,7 @@ absl::StatusOr<nlohmann::json> RecordGuesses(const GuessesOptions& options) {
                             LoadModel(named.second, options.threads, options.target, weight_type));
     if (model.VocabularyFingerprint() != target.VocabularyFingerprint()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(named.second, ": its vocabulary is not that of ", options.target));
+          absl::StrCat(named.second, ": its vocabulary differs from that of ", options.target));
     }
     for (const KnownOutput& known : outputs) {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<GuessedPosition> positions,
@@ -212,32 +212,33 @@ absl::StatusOr<nlohmann::json> RecordGuesses(const GuessesOptions& options) {
 }
 
 void AddGuessesOptions(CLI::App* app, GuessesOptions* options) {
-  app->add_option("--target", options->target, "The target's folder.")->required();
-  app->add_option("--drafter", options->drafters, "NAME=FOLDER of a draft model; may be repeated.")
+  app->add_option("--target", options->target, "Folder of the target model.")->required();
+  app->add_option("--drafter", options->drafters, "NAME=FOLDER of a draft model (repeatable).")->required();
+  app->add_option("--prompts", options->prompts, "NAME=FILE, as in `tandem-bench serve` (repeatable).")
       ->required();
-  app->add_option("--prompts", options->prompts, "NAME=FILE, as of `tandem-bench serve`; may be repeated.")
-      ->required();
-  app->add_option("--num-prompts", options->num_prompts, "Prompts of each file; 0 for all.")
+  app->add_option("--num-prompts", options->num_prompts, "Prompts of each file; 0: all.")
       ->capture_default_str();
-  app->add_option("--max-prompt-tokens", options->max_prompt_tokens, "Longer prompts are cut.")
+  app->add_option("--max-prompt-tokens", options->max_prompt_tokens,
+                  "Cut longer prompts to this many tokens.")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app->add_option("--max-tokens", options->max_tokens, "Tokens of an output.")
+  app->add_option("--max-tokens", options->max_tokens, "Tokens per output.")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app->add_option("--temperature", options->temperatures, "Temperatures.")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
-  app->add_option("--seed", options->seed, "Of every request.")->capture_default_str();
-  app->add_option("--weight-dtype", options->weight_dtype,
-                  "Of the drafters' matrices; tandem-drafter keeps 16 bits as int8 on a CPU.")
+  app->add_option("--seed", options->seed, "Seed of every request.")->capture_default_str();
+  app->add_option(
+         "--weight-dtype", options->weight_dtype,
+         "Number format of the drafters' matrices; on a CPU, tandem-drafter keeps 16-bit matrices as int8.")
       ->check(CLI::IsMember({"auto", "bf16", "int8", "int4", "w8a8", "w4a8"}))
       ->capture_default_str();
   app->add_option("--threads", options->threads, "Threads of each engine.")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app->add_option("--json", options->json, "File to write.")->required();
+  app->add_option("--json", options->json, "JSON file to write.")->required();
 }
 
 int RunGuesses(const GuessesOptions& options) {

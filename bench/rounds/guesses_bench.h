@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<GuessedPosition>> GuessAlong(Engine* drafter, const T
                                                         const TokenIds& output,
                                                         const SamplingParameters& sampling);
 
-// Everything, as tandem-plan reads it (docs/planning.md).
+// Everything, as tandem-plan reads it (docs/operate/planning.md).
 absl::StatusOr<nlohmann::json> RecordGuesses(const GuessesOptions& options);
 
 void AddGuessesOptions(CLI::App* app, GuessesOptions* options);

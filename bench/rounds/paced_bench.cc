@@ -150,7 +150,7 @@ absl::StatusOr<std::vector<PacedRow>> MeasurePaced(const PacedOptions& options) 
     TANDEM_ASSIGN_OR_RETURN(const LoadedModel drafter, LoadModel(folder, options.threads, options.target));
     if (drafter.VocabularyFingerprint() != target.VocabularyFingerprint()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(folder, ": its vocabulary is not that of ", options.target));
+          absl::StrCat(folder, ": its vocabulary differs from that of ", options.target));
     }
     PacedCell cell{.target = &target, .drafter = &drafter};
     for (const PromptSet& set : sets) {

@@ -17,11 +17,11 @@
 #include "common/engine/engine.h"
 #include "common/engine/paced_engine.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/policies/window_policy.h"
 #include "common/speculation/sampling_parameters.h"
-#include "common/speculation/window_policy.h"
 #include "common/tokenizer/tokenizer.h"
-#include "drafter/draft_core.h"
-#include "verifier/scheduler.h"
+#include "drafter/drafting/draft_core.h"
+#include "verifier/scheduler/scheduler.h"
 
 namespace tandem::bench {
 

@@ -200,7 +200,7 @@ void AddRoundsOptions(CLI::App* app, RoundsOptions* options) {
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
   app->add_option("--expand-width", options->expand_width,
-                  "Nodes of a tree that the drafter computes per step, as in tandem-drafter.")
+                  "Most tree nodes that the drafter expands per step, as in tandem-drafter.")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app->add_option("--feature-dtype", options->feature_dtype,

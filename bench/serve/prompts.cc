@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/status_macros.h"
-#include "common/model/strict_json.h"
-#include "common/tokenizer/unicode.h"
+#include "common/model/config/strict_json.h"
+#include "common/tokenizer/unicode/unicode.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::bench {

@@ -131,7 +131,7 @@ std::string FormatTroubles(absl::string_view label, uint32_t configuration,
   }
   if (lost > 0) {
     absl::StrAppend(&text, "LOST       ", label, ": ", lost, " of ", requests,
-                    " requests lost their drafter and went on without\n");
+                    " requests lost their drafter and continued without one\n");
   }
   return text;
 }
@@ -165,8 +165,8 @@ std::string FormatSummaries(const Experiment& experiment, const std::vector<Summ
       "times      milliseconds at the client: to the first token, between tokens, for a whole request "
       "(p50)\n",
       "accepted   of the drafter's tokens verified\n",
-      "drafter    its accepted tokens per round, beside the target's own one; local: those that the verifier "
-      "guessed\n",
+      "drafter    its accepted tokens per round, without the target's own one; local: those that the "
+      "verifier guessed\n",
       "hits       drafted rounds that did not wait for the drafter\n");
   for (const ServerDescription& server : servers) {
     if (server.info.simulated_pace().empty()) continue;

@@ -249,7 +249,7 @@ int RunServe(const ServeOptions& options) {
     if (!written.ok()) return Fail(written);
   }
   if (!mismatches.empty()) {
-    std::fprintf(stderr, "%standem-bench: the run has no result: speculation may never change an output\n",
+    std::fprintf(stderr, "%standem-bench: the run is invalid: speculation must never change an output\n",
                  FormatMismatches(*experiment, mismatches).c_str());
     return kExitFailure;
   }

@@ -14,8 +14,8 @@ namespace tandem {
 //
 // Text format: `2026-11-21T03:25:46.123Z info drafter connected endpoint=... models=4`; values with blanks
 // are quoted. JSON format (`--log-format=json`): one object a line, in UTF-8 whatever the values are. Lines
-// about a request have its `request_id` and `trace_id` (docs/tracing.md). Prompts and outputs are never
-// logged. Every function here is safe to call from any thread.
+// about a request have its `request_id` and `trace_id` (docs/operate/tracing.md). Prompts and outputs are
+// never logged. Every function here is safe to call from any thread.
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 enum class LogFormat { kText, kJson };

@@ -149,11 +149,11 @@ void LogQueue::Run() {
 
 void QueueLogLines() {
   if (process_queue.load() != nullptr) return;
-  auto* const queue =
-      new LogQueue({.fd = STDERR_FILENO, .describe_dropped = [](uint64_t count) {
-                      return LogLine(LogLevel::kWarning, "log lines were dropped: nobody read them",
-                                     {{"lines", absl::StrCat(count)}});
-                    }});
+  auto* const queue = new LogQueue({.fd = STDERR_FILENO, .describe_dropped = [](uint64_t count) {
+                                      return LogLine(LogLevel::kWarning,
+                                                     "log lines were dropped: standard error was not read",
+                                                     {{"lines", absl::StrCat(count)}});
+                                    }});
   process_queue.store(queue, std::memory_order_release);
   std::atexit([] { FlushLog(LogQueue::kLastPatience); });
   HandleCrashes();

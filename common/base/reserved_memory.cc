@@ -21,7 +21,7 @@ absl::StatusOr<ReservedMemory> ReservedMemory::Reserve(uint64_t num_bytes) {
   }
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the system has no room to reserve ", num_bytes, " bytes of memory"));
+        absl::StrCat("the system cannot reserve ", num_bytes, " bytes of memory"));
   }
   return ReservedMemory(data, num_bytes);
 }

@@ -29,7 +29,7 @@ absl::StatusOr<std::string> ServedFolder(absl::string_view server, absl::string_
   const bool has_zero = path.find('\0') != std::string::npos;
   if (error || path.empty() || has_zero || end != base.end() || at == folder.end()) {
     return absl::InvalidArgumentError(absl::StrCat("folder: \"", absl::CHexEscape(path.substr(0, 200)),
-                                                   "\" is nothing below the ", server, "'s ", flag));
+                                                   "\" does not exist below the ", server, "'s ", flag));
   }
   return folder.string();
 }

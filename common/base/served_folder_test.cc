@@ -30,7 +30,8 @@ TEST(ServedFolderTest, OnlyWhatIsBelowTheRootIsServed) {
                                   absl::StrCat(outside.path(), "/b"), std::string("a\0b", 3)}) {
     const absl::Status status = ServedFolder("drafter", "--models-folder", models, path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << path;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("nothing below the drafter's --models-folder"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("does not exist below the drafter's --models-folder"));
   }
   EXPECT_EQ(ServedFolder("drafter", "--models-folder", models + "/gone", "a").status().code(),
             absl::StatusCode::kFailedPrecondition);

@@ -28,7 +28,7 @@ TemporaryFolder::TemporaryFolder() {
     GiveUp("no folder for temporary files");
   }
   path_ = (parent / "tandem-XXXXXX").string();  // mkdtemp replaces these six letters.
-  if (mkdtemp(path_.data()) == nullptr) GiveUp("cannot make a folder like " + path_);
+  if (mkdtemp(path_.data()) == nullptr) GiveUp("cannot create a folder like " + path_);
 }
 
 TemporaryFolder::~TemporaryFolder() {

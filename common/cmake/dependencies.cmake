@@ -1,4 +1,4 @@
-# Every outside package, found once. docs/dependencies.md says why each is here.
+# Every outside package, found once. docs/inside/dependencies.md says why each is here.
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
 find_package(PkgConfig REQUIRED)

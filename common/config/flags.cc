@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -20,6 +21,11 @@ namespace {
 
 std::string EnvironmentName(absl::string_view role, absl::string_view name) {
   return absl::StrReplaceAll(absl::AsciiStrToUpper(absl::StrCat("tandem_", role, "_", name)), {{"-", "_"}});
+}
+
+// All digits of whole numbers: "[1, 1048576]".
+std::string RangeText(double low, double high) {
+  return absl::StrFormat("[%.15g, %.15g]", low, high);
 }
 
 }  // namespace
@@ -67,7 +73,7 @@ Flags& Flags::AddValue(absl::string_view name, T* target, absl::string_view help
 Flags& Flags::Add(absl::string_view name, bool* target, absl::string_view help) {
   CLI::Option* option = app_->add_flag(absl::StrCat("--", name, ",!--no-", name), *target,
                                        absl::StrCat(help, *target ? " On by default; --no-" : "",
-                                                    *target ? name : "", *target ? " clears it." : ""));
+                                                    *target ? name : "", *target ? " turns it off." : ""));
   return Register(option, name, /*is_list=*/false);
 }
 Flags& Flags::Add(absl::string_view name, int32_t* target, absl::string_view help) {
@@ -126,12 +132,13 @@ Flags& Flags::Required() {
 }
 
 Flags& Flags::InRange(double low, double high) {
-  const auto check = [low, high](std::string& text) -> std::string {
+  const std::string range = RangeText(low, high);
+  const auto check = [low, high, range](std::string& text) -> std::string {
     double value = 0.0;
     if (absl::SimpleAtod(text, &value) && value >= low && value <= high) return "";
-    return absl::StrCat(text, " is not in [", low, ", ", high, "]");
+    return absl::StrCat(text, " is not in ", range);
   };
-  entries_.back().option->check(CLI::Validator(check, absl::StrCat("[", low, ", ", high, "]"), "range"));
+  entries_.back().option->check(CLI::Validator(check, range, "range"));
   return *this;
 }
 
@@ -190,7 +197,7 @@ absl::Status Flags::CheckRequired() const {
   for (const Entry& entry : entries_) {
     if (!entry.required || entry.option->count() > 0) continue;
     return absl::InvalidArgumentError(absl::StrCat("--", entry.name, " is required; ",
-                                                   EnvironmentName(role_, entry.name), " sets it, too"));
+                                                   EnvironmentName(role_, entry.name), " also sets it"));
   }
   return absl::OkStatus();
 }
@@ -198,9 +205,11 @@ absl::Status Flags::CheckRequired() const {
 void Flags::AddStandardFlags() {
   Group("Standard");
   Add("check-config", &check_config_, "Check the configuration and exit.");
-  Add("flags-file", &flags_file_, "YAML file of flags, as name: value. Flags and environment win.");
-  AddChoice("log-level", &log_level_, {"debug", "info", "warning", "error"}, "Least important lines to log.");
-  AddChoice("log-format", &log_format_, {"text", "json"}, "How log lines are written to stderr.");
+  Add("flags-file", &flags_file_,
+      "YAML file of flags, one `name: value` per line. The command line and the environment override it.");
+  AddChoice("log-level", &log_level_, {"debug", "info", "warning", "error"},
+            "Lowest level of the lines to log.");
+  AddChoice("log-format", &log_format_, {"text", "json"}, "Format of the log lines on stderr.");
 }
 
 void Flags::ApplyLogging() const {

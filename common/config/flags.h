@@ -37,7 +37,7 @@ inline constexpr int kExitUsage = 2;
 //   if (std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 //
 // Besides the caller's flags: --help (by group), --version, --check-config, --flags-file, --log-level (debug,
-// info, warning, error) and --log-format (text, json). Parse puts the latter two and the role into force for
+// info, warning, error) and --log-format (text, json). Parse applies the latter two and the role to
 // common/base/log.h.
 class Flags {
  public:
@@ -69,7 +69,7 @@ class Flags {
   Flags& Required();
   Flags& InRange(double low, double high);
 
-  // Nothing when the program should go on; otherwise its exit code, after --help or --version was written to
+  // nullopt if the program should continue. Otherwise its exit code, after writing --help or --version to
   // `out` (kExitOk) or a usage error to `err` (kExitUsage).
   std::optional<int> Parse(int argc, const char* const* argv);
   std::optional<int> Parse(int argc, const char* const* argv, std::ostream& out, std::ostream& err);

@@ -134,6 +134,23 @@ TEST(FlagsTest, HelpIsGroupedAndVersionIsPrinted) {
   EXPECT_EQ(version.out, absl::StrCat("tandem-drafter ", Version(), "\n"));
 }
 
+TEST(FlagsTest, RangesAreShownWithAllTheirDigits) {
+  uint64_t bytes = 1;
+  double share = 0.5;
+  const auto parse = [&](std::vector<const char*> argv, std::ostream& out, std::ostream& err) {
+    Flags flags("tandem-drafter", "drafter", "Runs draft models.");
+    flags.Add("cache-bytes", &bytes, "Cache.").InRange(1, 1 << 20);
+    flags.Add("share", &share, "Share.").InRange(0.05, 1e9);
+    return flags.Parse(static_cast<int>(argv.size()), argv.data(), out, err);
+  };
+  std::ostringstream out, err;
+  EXPECT_EQ(parse({"tandem-drafter", "--help"}, out, err), kExitOk);
+  EXPECT_THAT(out.str(), HasSubstr("[1, 1048576]"));
+  EXPECT_THAT(out.str(), HasSubstr("[0.05, 1000000000]"));
+  EXPECT_EQ(parse({"tandem-drafter", "--cache-bytes=2000000"}, out, err), kExitUsage);
+  EXPECT_THAT(err.str(), HasSubstr("2000000 is not in [1, 1048576]"));
+}
+
 TEST(FlagsTest, MistakesAreUsageErrors) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--nonsense"}, "--nonsense"},
@@ -186,7 +203,7 @@ TEST(FlagsTest, MistakesInTheFileNameTheLine) {
 TEST(FlagsTest, RequiredFlagsMayComeFromAnywhere) {
   const ParsedFlags missing({}, /*required=*/true);
   EXPECT_EQ(missing.exit_code, kExitUsage);
-  EXPECT_THAT(missing.err, HasSubstr("--model is required; TANDEM_DRAFTER_MODEL sets it, too"));
+  EXPECT_THAT(missing.err, HasSubstr("--model is required; TANDEM_DRAFTER_MODEL also sets it"));
   EXPECT_EQ(ParsedFlags({"--model=a"}, true).exit_code, std::nullopt);
   EXPECT_EQ(ParsedFlags({absl::StrCat("--flags-file=", WriteFile("model: a\n"))}, true).exit_code,
             std::nullopt);

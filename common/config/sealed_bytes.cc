@@ -43,7 +43,7 @@ absl::StatusOr<absl::string_view> Unseal(absl::string_view bytes) {
     return absl::DataLossError(absl::StrCat(message.size(), " bytes of ", size, ", so it was cut short"));
   }
   if (!absl::StartsWith(bytes, SealOf(message))) {
-    return absl::DataLossError("its bytes are not those that were written (SHA-256)");
+    return absl::DataLossError("its bytes differ from those that were written (SHA-256)");
   }
   return message;
 }

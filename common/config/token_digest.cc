@@ -74,9 +74,9 @@ absl::StatusOr<TokenDigest> ParseTokenDigest(absl::string_view text) {
   const absl::string_view digest = colon == absl::string_view::npos ? text : text.substr(colon + 1);
   if (colon != absl::string_view::npos) {
     if (!IsHex(text.substr(0, colon), TokenDigest::kSaltBytes)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "expected ", 2 * TokenDigest::kSaltBytes, " hexadecimal digits of salt before the colon, found ",
-          colon, " characters; `tandem hash-token` writes what is expected"));
+      return absl::InvalidArgumentError(absl::StrCat("expected ", 2 * TokenDigest::kSaltBytes,
+                                                     " hexadecimal digits of salt before the colon, found ",
+                                                     colon, " characters; use `tandem hash-token`"));
     }
     parsed.salt = absl::HexStringToBytes(text.substr(0, colon));
   }

@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "common/model/json_fields.h"
-#include "common/model/strict_json.h"
-#include "common/speculation/window_policy.h"
+#include "common/model/config/json_fields.h"
+#include "common/model/config/strict_json.h"
+#include "common/speculation/policies/window_policy.h"
 
 namespace tandem {
 namespace {

@@ -16,8 +16,8 @@ inline constexpr int kMaxYamlDepth = 32;
 inline constexpr int kMaxYamlValues = 100'000;
 
 // Parses a text with at most one document; an empty one is a null node. InvalidArgument, as
-// "path:line:column: what", when it is too long or not YAML. Aliases come out as shared nodes, possibly
-// cyclic: bound every walk.
+// "path:line:column: what", when it is too long or not YAML. Aliases become shared nodes, possibly with
+// cycles, so bound every walk.
 absl::StatusOr<YAML::Node> LoadYaml(absl::string_view text, absl::string_view path);
 
 // InvalidArgument "path:line:column: what", with the node's place.

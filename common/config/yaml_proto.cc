@@ -112,9 +112,9 @@ class Converter {
       const auto* oneof = field->real_containing_oneof();
       if (oneof != nullptr && out->GetReflection()->HasOneof(*out, oneof)) {
         const FieldDescriptor* other = out->GetReflection()->GetOneofFieldDescriptor(*out, oneof);
-        return Error(
-            entry.first, inner,
-            absl::StrCat("given besides ", std::string(other->name()), ", expected only one of the two"));
+        return Error(entry.first, inner,
+                     absl::StrCat("given together with ", std::string(other->name()),
+                                  ", expected only one of the two"));
       }
       TANDEM_RETURN_IF_ERROR(ConvertField(entry.second, inner, depth + 1, field, out));
     }

@@ -150,7 +150,7 @@ TEST(YamlProtoTest, ErrorsNameTheirPlaceAndWhatWasExpected) {
   EXPECT_THAT(ErrorOf<v1::SamplingParameters>("logit_bias: {1: 1, 0x1: 2}"),
               HasSubstr("logit_bias[0x1]: duplicate"));
   EXPECT_THAT(ErrorOf<v1::GenerateRequest>("text: a\ntoken_ids: {}"),
-              HasSubstr("f.yaml:2:1: token_ids: given besides text"));
+              HasSubstr("f.yaml:2:1: token_ids: given together with text"));
 }
 
 TEST(YamlProtoTest, LongValuesAreCutInMessages) {

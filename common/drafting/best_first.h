@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-// A guess of the next token, and what is needed to guess the one after it.
+// A guess of the next token, and the state for guessing the token after it.
 template <class State>
 struct GrowthBranch {
   TokenId token = 0;

@@ -36,15 +36,15 @@ class DraftSource {
  public:
   virtual ~DraftSource() = default;
 
-  // All committed tokens, of which `prompt_length` are prompt. A second Start that goes on where the tokens
-  // so far end counts as Observe of what is new.
+  // All committed tokens, of which `prompt_length` are prompt. A second Start with more tokens after the same
+  // ones counts as Observe of the new ones.
   virtual void Start(absl::Span<const TokenId> tokens, uint32_t prompt_length) = 0;
   // Instead of Start: the prompt in parts, before anything is observed.
   virtual void Read(absl::Span<const TokenId> prompt) = 0;
   // Tokens that a round has committed.
   virtual void Observe(absl::Span<const TokenId> committed) = 0;
-  // Candidates below the last committed token, by path score, best first: a parent comes before its children,
-  // siblings have tokens of their own, and their scores add up to 1 at most. None when nothing is known.
+  // Candidates below the last committed token, by path score, best first. Parents come before children;
+  // siblings have distinct tokens, and their scores add up to at most 1. Empty if nothing is known.
   virtual std::vector<ProposedNode> Propose(const ProposalLimits& limits) const = 0;
 };
 

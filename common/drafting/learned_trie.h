@@ -26,11 +26,11 @@ class LearnedTrie {
   // `max_nodes` at least 2.
   explicit LearnedTrie(uint32_t max_nodes);
 
-  // The child of a node, made when it is missing; counts one more. Nothing when the trie was full and has
-  // just been thinned out: indices from before are void, and `generation` has changed.
+  // The child of a node, created if it is missing; increments its count. nullopt if the trie was full and was
+  // just pruned: older indices are void, and `generation` has changed.
   std::optional<NodeIndex> Take(NodeIndex node, TokenId token);
   std::optional<NodeIndex> Child(NodeIndex node, TokenId token) const;
-  // The kMaxContinuations that were seen last for the first time.
+  // The kMaxContinuations most recently added continuations.
   std::vector<Continuation> Continuations(NodeIndex node) const;
 
   uint64_t generation() const { return generation_; }
@@ -68,7 +68,8 @@ class TrieStore {
   explicit TrieStore(const Options& options) : options_(options) {}
 
   std::shared_ptr<LearnedTrie> ForTenant(uint64_t salt, uint64_t vocabulary_fingerprint);
-  // The tenant's if there is one, else an empty one that is not kept: looking makes nobody else's go.
+  // The tenant's trie if there is one, otherwise an empty one that is not stored, so that this never drops
+  // another trie.
   std::shared_ptr<LearnedTrie> Peek(uint64_t salt, uint64_t vocabulary_fingerprint) const;
   size_t num_tenants() const { return tries_.size(); }
 

@@ -12,7 +12,7 @@ namespace tandem {
 // one, a table. Old outcomes fade, so the estimate follows changes of the text.
 class MatchAcceptance {
  public:
-  // `prior` is borrowed, learns too if it is to be taught, and outlives this.
+  // `prior` outlives this. It also learns if `teaches_prior`.
   explicit MatchAcceptance(MatchAcceptance* prior = nullptr, bool teaches_prior = true)
       : prior_(prior), teaches_prior_(teaches_prior) {}
 

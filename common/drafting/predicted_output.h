@@ -21,9 +21,9 @@ namespace tandem {
 // Each observed token takes at most kMostPlaces * kLongestMatch comparisons. Memory: two words per token.
 class PredictedOutput final : public DraftSource {
  public:
-  // Places that are compared with the end of the output, on either side of where they parted,
+  // Most places that are compared with the end of the output, on each side of the divergence,
   static constexpr size_t kMostPlaces = 64;
-  // and how far back.
+  // and the length of the comparison.
   static constexpr uint32_t kLongestMatch = 32;
 
   // Tokens of at least 0.
@@ -39,14 +39,14 @@ class PredictedOutput final : public DraftSource {
   // The length of the longest common end, up to kLongestMatch, of the output and of the prediction before
   // `place`.
   uint32_t MatchBefore(size_t place) const;
-  // Goes to the best place in front of which `token`, the output's last one, stands.
+  // Moves to the best place after an occurrence of `token`, the output's last one.
   void FindPlace(TokenId token);
 
   const TokenIds prediction_;
   std::vector<uint32_t> by_token_;  // Places in prediction_, by token and then in order.
   size_t num_observed_ = 0;
   TokenIds end_;  // Of the output: up to kLongestMatch tokens.
-  // Where in prediction_ the next token of the output is expected; nothing while it is lost.
+  // Where in prediction_ the next token of the output is expected; nullopt while unknown.
   std::optional<size_t> place_ = 0;
   uint32_t match_ = 0;              // Tokens in front of it that agree, as far as they are counted.
   size_t parted_ = 0;               // The place where they parted last, after they had agreed for some time.

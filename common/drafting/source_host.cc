@@ -69,8 +69,8 @@ bool NamesSource(absl::string_view text) {
 
 absl::StatusOr<SourceSpec> ParseSourceSpec(absl::string_view text) {
   if (!NamesSource(text)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("source \"", text, "\", expected ngram, suffix or trie, and perhaps :KEY=NUMBER,..."));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "source \"", text, "\", expected ngram, suffix or trie, optionally with :KEY=NUMBER,..."));
   }
   const absl::string_view kind = KindOf(text);
   SourceSpec spec;

@@ -44,8 +44,8 @@ class SourceHost {
   // `cache_salt` separates tenants: no source learns from another tenant's tokens, nor from those of another
   // vocabulary, which this one may not even have.
   std::unique_ptr<DraftSource> NewSession(uint64_t cache_salt, uint64_t vocabulary_fingerprint);
-  // As NewSession, to tell what would have been drafted for tokens that are known: what sessions share is
-  // read and not taught, so that an output counts once.
+  // As NewSession, to find out what would have been drafted for known tokens. Reads the shared state and does
+  // not change it, so that an output counts once.
   std::unique_ptr<DraftSource> NewReplay(uint64_t cache_salt, uint64_t vocabulary_fingerprint);
   // Whether sessions learn whole outputs from one another. A replay may then meet what it learned when the
   // output was made.

@@ -36,7 +36,7 @@ class SuffixAutomaton {
   StateId Link(StateId state) const { return states_[state].link; }
 
   std::optional<StateId> After(StateId state, TokenId token) const;
-  // The kMaxContinuations that were seen last for the first time.
+  // The kMaxContinuations most recently added continuations.
   std::vector<Continuation> Continuations(StateId state) const;
 
   size_t num_states() const { return states_.size(); }

@@ -10,7 +10,7 @@ namespace tandem {
 absl::Status CheckAdapterFits(const LoraAdapter& adapter, const ModelConfig& config) {
   const auto misfit = [&](absl::string_view what) {
     return absl::InvalidArgumentError(
-        absl::StrCat(adapter.folder(), ": an adapter of another model than this engine's: ", what));
+        absl::StrCat(adapter.folder(), ": an adapter for another model: ", what));
   };
   if (adapter.layers().size() != static_cast<size_t>(config.num_layers)) {
     return misfit(absl::StrCat(adapter.layers().size(), " layers, expected ", config.num_layers));

@@ -1,13 +1,13 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "common/model/config/model_config.h"
 #include "common/model/lora_adapter.h"
-#include "common/model/model_config.h"
 
 namespace tandem {
 
-// Whether an adapter is one of such a model: InvalidArgument, naming the layer, for another number of layers
-// or other sizes, and for feed-forward parts of layers that have experts.
+// Checks that an adapter fits a model. InvalidArgument, naming the layer, for another number of layers or
+// other sizes, and for feed-forward parts in layers that have experts.
 absl::Status CheckAdapterFits(const LoraAdapter& adapter, const ModelConfig& config);
 
 }  // namespace tandem

@@ -53,9 +53,9 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // A free block, or the least recently used cached one, held once; nothing when all are held.
+  // A free block, or the least recently used cached one, held once; nullopt if all are held.
   std::optional<BlockId> Allocate();
-  // `block` is held already.
+  // `block` must be held already.
   void Hold(BlockId block);
   // Undoes one Allocate, Hold or match. The last release of a named block caches it, of any other frees it.
   // Release a sequence's blocks last to first: then a prefix outlives what follows it.
@@ -71,8 +71,8 @@ class BlockPool {
     std::vector<BlockId> blocks;    // Each held once for the caller, who may read but never write them.
     std::vector<uint64_t> parents;  // parents[i] stands for the prefix up to and including blocks[i].
   };
-  // Forgets the names of all blocks: nothing that was computed up to now matches a prefix any more, nor does
-  // what follows it. Who holds blocks keeps them; those that were only cached are free.
+  // Removes the names of all blocks: no block computed so far matches a prefix any more, nor do blocks after
+  // it. Held blocks stay held; cached ones become free.
   void ForgetPrefixes();
   // The longest cached prefix of `tokens` in whole blocks.
   Match MatchPrefix(PrefixSpace space, absl::Span<const TokenId> tokens);
@@ -84,9 +84,9 @@ class BlockPool {
   // How many Allocate calls would succeed now.
   uint32_t num_available() const { return num_free() + num_cached(); }
 
-  // For tests and simulations: whether every block is exactly one of free, cached and held, and held as often
-  // as it is named in `held`, which lists all that all holders say they hold. Internal tells the first block
-  // that is not.
+  // For tests and simulations: checks that every block is exactly one of free, cached and held, and is held
+  // as often as it occurs in `held`, the list of all blocks that all holders hold. Internal names the first
+  // block that is not.
   absl::Status CheckConserved(absl::Span<const BlockId> held) const;
 
  private:

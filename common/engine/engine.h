@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
+#include "common/model/config/model_config.h"
 #include "common/model/lora_adapter.h"
-#include "common/model/model_config.h"
 #include "common/speculation/sampling_parameters.h"
 
 namespace tandem {
@@ -39,8 +39,8 @@ struct RowContext {
 struct SeededChoice {
   const SamplingParameters* sampling = nullptr;  // Valid ones.
   uint32_t position = 0;                         // Of the chosen token: how many tokens stand before it.
-  // What penalties look at, each token once (TargetSampler::Counts), and likewise the counts that hold in
-  // their stead, or beside them, for this row alone: those of a tree's node have its path in them.
+  // The counts for penalties, each token once (TargetSampler::Counts), and counts that replace or extend them
+  // for this row: those of a tree's node include its path.
   absl::Span<const TokenCount> counts;
   absl::Span<const TokenCount> own_counts;
   TokenId* token = nullptr;  // Where to put it.
@@ -79,15 +79,15 @@ inline constexpr AdapterId kNoAdapter = 0;
 struct StepRow {
   TokenId token = 0;
   RowContext context;
-  // Where to put the logits, [config().logits_size()]; nullptr when nobody wants them.
+  // Where to put the logits, [config().logits_size()]; nullptr if not wanted.
   float* logits = nullptr;
-  // Instead of logits, of an engine that chooses; nullptr when nobody asks.
+  // Instead of logits, if the engine chooses; nullptr if not wanted.
   const SeededChoice* choice = nullptr;
-  // Beside these, or alone, of an engine that has features; nullptr when nobody asks.
+  // In addition to these, or alone, if the engine has features; nullptr if not wanted.
   const FeatureRequest* features = nullptr;
-  // Of a draft head, and of no other model.
+  // For draft heads only.
   const InputState* state = nullptr;
-  // Computed with this adapter of the engine's; so has to be whatever its context names.
+  // The engine's adapter for this row. All rows of its context must have been computed with the same one.
   AdapterId adapter = kNoAdapter;
 };
 
@@ -129,33 +129,33 @@ class Engine {
   // no other model reads.
   virtual absl::Status Step(absl::Span<const StepRow> rows) = 0;
 
-  // Step in two halves, for callers with something else to do while a device computes: what rows ask for is
-  // there when Finish returns. `rows`, and all that they point to, stays as it is until then, and no other
-  // call comes in between. Errors are Step's, of either half; nothing is to be finished after one of Start.
-  // Where nothing overlaps, Finish is what computes.
+  // Step in two halves, for callers with other work while a device computes. The results are there when
+  // Finish returns. Until then, `rows` and everything that they point to must not change, and no other call
+  // is allowed. Either half returns the errors of Step; after an error of Start, do not call Finish. If the
+  // engine does not overlap, Finish computes.
   virtual absl::Status Start(absl::Span<const StepRow> rows) {
     started_ = rows;
     return absl::OkStatus();
   }
   virtual absl::Status Finish() { return Step(started_); }
-  // Whether a step goes on by itself between Start and Finish.
+  // Whether a step computes in the background between Start and Finish.
   virtual bool overlaps() const { return false; }
 
-  // Copies in order; ranges are checked first. Later steps and copies find the copies done; an error of a
-  // device that does them meanwhile may be theirs.
+  // Makes the copies in order; checks ranges first. Later steps and copies see them done. If a device makes
+  // them in the background, a later call may return its error.
   virtual absl::Status CopyKv(absl::Span<const KvCopy> copies) = 0;
 
   // Whether adapters can be added.
   virtual bool has_adapters() const { return false; }
-  // Takes an adapter in, from where it is (the object need not live on): rows may name it from then on.
-  // Between steps. Unimplemented by an engine that has none, InvalidArgument for an adapter of another model,
+  // Loads an adapter, so that rows may name it; the object may be destroyed afterwards. Call it between
+  // steps. Unimplemented if the engine has no adapters, InvalidArgument for an adapter of another model,
   // ResourceExhausted without memory.
   virtual absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& /*adapter*/) {
     return absl::UnimplementedError(
-        "this engine has no adapters, expected that of a target on a CPU or on one GPU");
+        "this engine does not support adapters, expected a target's engine on a CPU or on one GPU");
   }
-  // Gives an adapter's memory back. Between steps; no row names it any more. NotFound for one that it does
-  // not hold.
+  // Frees an adapter. Call it between steps; no later row may name the adapter. NotFound if the engine does
+  // not hold it.
   virtual absl::Status DropAdapter(AdapterId adapter) {
     return absl::NotFoundError(absl::StrCat("adapter ", adapter, ": this engine holds none"));
   }

@@ -9,15 +9,15 @@
 
 namespace tandem {
 
-// Lets several engines on the same cores or device take turns: one computes at a time, in the order in
-// which they asked. Thread-safe.
+// Lets several engines on the same cores or device take turns: one computes at a time, in the order of their
+// requests. Thread-safe.
 class EngineTurns {
  public:
   EngineTurns() = default;
   EngineTurns(const EngineTurns&) = delete;
   EngineTurns& operator=(const EngineTurns&) = delete;
 
-  // Blocks until all who asked before have given their turns back.
+  // Blocks until all earlier requesters have given their turns back.
   void Take();
   void Give();
 
@@ -27,10 +27,10 @@ class EngineTurns {
   uint64_t served_ ABSL_GUARDED_BY(mutex_) = 0;  // Turns that are over.
 };
 
-// An engine whose steps take turns with those of others: each has all threads or the whole device while it
-// lasts, and none slows another down half way. What it computes is what the engine inside computes (law 1
-// does not know of time). Where nothing overlaps, a turn is Finish, or Step; else it lasts from Start to the
-// end of Finish. `turns` is shared by the engines that take turns.
+// Wraps an engine so that its steps take turns with those of others: a step has all threads or the whole
+// device to itself. The results are those of the inner engine. If it does not overlap, a turn is Finish, or
+// Step; otherwise a turn lasts from Start to the end of Finish. `turns`: shared by the engines that take
+// turns.
 std::unique_ptr<Engine> TakeTurns(std::unique_ptr<Engine> engine, std::shared_ptr<EngineTurns> turns);
 
 }  // namespace tandem

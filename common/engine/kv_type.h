@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// What numbers an engine keeps keys and values in, chosen when it is made. Part of the model as far as
-// outputs go: they are the same again only with the same type.
+// The number type of an engine's keys and values, chosen when the engine is created. It affects outputs like
+// a part of the model: they are only reproducible with the same type.
 enum class KvType {
   kAuto,  // f32 on CPUs, bf16 on GPUs.
   kF32,
@@ -20,13 +20,13 @@ enum class KvType {
   kInt8,
 };
 
-// As on command lines, "auto" first.
+// The names on command lines, "auto" first.
 std::vector<std::string> KvTypeNames();
-// By one of those names; InvalidArgument for anything else.
+// Parses one of those names; InvalidArgument for anything else.
 absl::StatusOr<KvType> ParseKvType(absl::string_view name);
 absl::string_view KvTypeName(KvType type);
 
-// InvalidArgument for a type that engines on GPUs do not have; the CPU engine has all.
+// InvalidArgument for a type that engines on GPUs do not support; the CPU engine supports all.
 absl::Status ValidateGpuKvType(KvType type);
 
 }  // namespace tandem

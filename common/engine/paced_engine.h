@@ -34,7 +34,7 @@ std::string DescribePace(const Pace& pace);
 // Thread rule: that of Engine.
 class PacedEngine final : public Engine {
  public:
-  // Blocks until the clock has reached the time.
+  // Blocks until the clock reaches the time.
   using WaitUntil = std::function<void(absl::Time)>;
 
   // `clock` outlives the engine.
@@ -45,9 +45,9 @@ class PacedEngine final : public Engine {
   uint32_t max_rows() const override { return engine_->max_rows(); }
   bool chooses() const override { return engine_->chooses(); }
   bool has_features() const override { return engine_->has_features(); }
-  // A step that fails is not waited for.
+  // A failed step does not wait.
   absl::Status Step(absl::Span<const StepRow> rows) override;
-  // The pace runs from Start on, as a device does, although what is computed here is computed by Finish.
+  // The pace counts from Start on, as on a device, although Finish does the computing here.
   absl::Status Start(absl::Span<const StepRow> rows) override;
   absl::Status Finish() override;
   bool overlaps() const override { return true; }

@@ -24,23 +24,23 @@ namespace tandem {
 // A complete, computed block may be shared through the prefix cache, so it is never written again: Step
 // and CopyKv may only write positions from num_computed() on.
 //
-// The destructor returns every block. The pool must outlive the sequence. Belongs to the thread that owns
+// The destructor returns every block. The pool must outlive the sequence. Used only by the thread that owns
 // the engine.
 class SequenceKv {
  public:
   // `space` separates tenants, and adapters, in the prefix cache.
   SequenceKv(BlockPool* pool, PrefixSpace space);
   ~SequenceKv();
-  // What was moved from may only be destroyed or assigned to.
+  // A moved-from object may only be destroyed or assigned to.
   SequenceKv(SequenceKv&& other) noexcept;
   SequenceKv& operator=(SequenceKv&& other) noexcept;
 
   // Starts from `tokens`, taking as much as possible, but never the last token, from the prefix cache: the
   // last token's logits are always wanted. Only on a sequence without tokens.
   void Start(absl::Span<const TokenId> tokens);
-  // Gives every block back and keeps the tokens: what was computed is left to the prefix cache.
+  // Gives all blocks back and keeps the tokens. Computed blocks go to the prefix cache.
   void Suspend();
-  // After Suspend: takes from the prefix cache again what it still has, as Start does.
+  // After Suspend: takes the blocks that the prefix cache still has, as Start does.
   void Resume();
 
   absl::Span<const TokenId> tokens() const { return tokens_; }
@@ -51,8 +51,8 @@ class SequenceKv {
 
   // Rows planned before a Reserve of up to `length` stay valid after it: the block table will not move.
   void ExpectLength(uint32_t length);
-  // Makes sure that positions below `length` have blocks. ResourceExhausted, changing nothing, when the pool
-  // cannot give them and have `blocks_to_spare` left; what has its blocks already needs no others.
+  // Makes sure that positions below `length` have blocks. ResourceExhausted, without a change, if the pool
+  // cannot give them and keep `blocks_to_spare` free. If all blocks are there already, this always succeeds.
   absl::Status Reserve(uint32_t length, uint32_t blocks_to_spare = 0);
   // Gives back the blocks that lie wholly beyond the tokens.
   void ReleaseUnused();

@@ -10,14 +10,14 @@
 
 namespace tandem {
 
-// What numbers an engine keeps a model's matrices in, chosen when the model is loaded. Norms and biases are
-// float32 with all of them.
+// The number type of a model's matrices in an engine, chosen when the model is loaded. Norms and biases are
+// always float32.
 enum class WeightType {
   kAsInFile,  // "auto": nothing is rounded.
   kBf16,      // The same, and an error unless the files hold bfloat16.
   kInt8,      // 8.25 bits a weight: integers of 8 bits, and a scale for every 64 of an output.
   kInt4,      // 4.25 bits a weight, likewise. The output head and the embedding have 8.25.
-  // The weights of kInt8 and kInt4, on CPUs, times inputs of 8 bits instead of 15: many rows take half the
+  // The weights of kInt8 and kInt4, on CPUs, with inputs of 8 bits instead of 15: many rows cost half the
   // work.
   kW8A8,
   kW4A8,
@@ -27,9 +27,9 @@ enum class WeightType {
   kFp8Tensor,
 };
 
-// As on command lines, "auto" first.
+// The names on command lines, "auto" first.
 std::vector<std::string> WeightTypeNames();
-// By one of those names; InvalidArgument for anything else.
+// Parses one of those names; InvalidArgument for anything else.
 absl::StatusOr<WeightType> ParseWeightType(absl::string_view name);
 absl::string_view WeightTypeName(WeightType type);
 
@@ -37,19 +37,19 @@ absl::string_view WeightTypeName(WeightType type);
 // (TensorView::DType::kQuantized), which engines convert.
 bool HoldsQuantized(const Model& model);
 
-// What an engine keeps the matrices of `model` in: "int8", "int4", "w8a8", "w4a8", "fp8", "fp8-tensor", or
-// what its files hold: "bf16", "f16" or "f32", which also holds what is quantised there.
+// The type in which an engine keeps the matrices of `model`: "int8", "int4", "w8a8", "w4a8", "fp8",
+// "fp8-tensor", or the type in its files: "bf16", "f16" or "f32"; quantised matrices in files count as "f32".
 absl::string_view KeptWeightType(const Model& model, WeightType type);
 
-// Whether only engines on GPUs have it.
+// Whether only engines on GPUs support it.
 bool IsGpuWeightType(WeightType type);
 
-// InvalidArgument for a type that the CPU engine, or those on GPUs, do not have.
+// InvalidArgument for a type that the CPU engine, or engines on GPUs, do not support.
 absl::Status ValidateCpuWeightType(WeightType type);
 absl::Status ValidateGpuWeightType(WeightType type);
 
-// InvalidArgument for kBf16 and a model with matrices in something else, and for types of GPUs and a model
-// whose embedding or output head is.
+// InvalidArgument for kBf16 if the model has matrices of another type, and for types of GPUs if its embedding
+// or output head has another type.
 absl::Status ValidateWeightType(const Model& model, WeightType type);
 
 }  // namespace tandem

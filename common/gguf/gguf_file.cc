@@ -133,7 +133,7 @@ class GgufFile::Reader {
     TANDEM_ASSIGN_OR_RETURN(std::string key, String(kMaxNameBytes));
     TANDEM_ASSIGN_OR_RETURN(const uint32_t type, Number<uint32_t>());
     TANDEM_ASSIGN_OR_RETURN(Json value, type == kArray ? ReadArray() : ReadValue(type));
-    if (file_.metadata_.contains(key)) return Error(absl::StrCat("the key ", Quoted(key), " is there twice"));
+    if (file_.metadata_.contains(key)) return Error(absl::StrCat("the key ", Quoted(key), " occurs twice"));
     file_.metadata_[std::move(key)] = std::move(value);
     return absl::OkStatus();
   }
@@ -231,7 +231,7 @@ class GgufFile::Reader {
     place.num_bytes = static_cast<uint64_t>(*num_bytes);
     TANDEM_ASSIGN_OR_RETURN(place.offset, Number<uint64_t>());
     if (!file_.tensors_.emplace(place.name, std::move(tensor)).second) {
-      return Error(absl::StrCat(where, "is there twice"));
+      return Error(absl::StrCat(where, "occurs twice"));
     }
     file_.names_.push_back(place.name);
     return place;

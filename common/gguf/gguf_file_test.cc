@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/temporary_folder.h"
-#include "common/gguf/gguf_writer.h"
+#include "common/gguf/testing/gguf_writer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -87,7 +87,7 @@ TEST_F(GgufFileTest, NamesWhatIsWrong) {
       {replaced(24, uint64_t{1} << 60), "a string of"},
       {whole.substr(0, 30), "the file ends, expected 8 more bytes"},
       {whole.substr(0, whole.size() - 96), "expected within the data's"},
-      {twice.Bytes(), "the key \"key\" is there twice"},
+      {twice.Bytes(), "the key \"key\" occurs twice"},
       {tensor({2, 31}, 8, 68), "rows of 31 numbers, expected a multiple of 32 for Q8_0"},
       {tensor({2}, 3, 8), "type 3 of the format, supported: F32"},
       {tensor({1, 1, 1, 1, 1}, 0, 4), "5 dimensions, expected at most 4"},

@@ -12,9 +12,9 @@
 
 namespace tandem {
 
-// What a verifier and the process that compiles for it say to one another, over a socket: frames of a
-// length and so many bytes. First the vocabulary and, when it is
-// sorted, an answer without contents; then job, answer, job, answer; both are of the same build.
+// The messages between a verifier and the process that compiles for it, over a socket. A frame is a length
+// followed by that many bytes. First comes the vocabulary and, once it is sorted, an empty answer; then job,
+// answer, job, answer, and so on. Both processes are of the same build.
 
 std::string EncodeVocabulary(const GrammarVocabulary& vocabulary);
 absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> DecodeVocabulary(absl::string_view bytes);
@@ -22,7 +22,7 @@ absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> DecodeVocabulary(absl::
 std::string EncodeJob(const ConstraintSource& source);
 absl::StatusOr<ConstraintSource> DecodeJob(absl::string_view bytes);
 
-// What CompileConstraint returned.
+// Encodes the result of CompileConstraint.
 std::string EncodeAnswer(const absl::StatusOr<std::string>& answer);
 absl::StatusOr<std::string> DecodeAnswer(absl::string_view bytes);
 
@@ -30,7 +30,7 @@ absl::StatusOr<std::string> DecodeAnswer(absl::string_view bytes);
 inline constexpr uint32_t kMostFrameBytes = 1u << 30;
 // The bytes of a frame's length, in front of it.
 std::string FrameLength(size_t bytes);
-// How many bytes follow; InvalidArgument for more than kMostFrameBytes. `length` has 4 bytes.
+// The number of bytes that follow; InvalidArgument for more than kMostFrameBytes. `length` has 4 bytes.
 absl::StatusOr<size_t> ParseFrameLength(absl::string_view length);
 
 // Blocking, on a socket. OutOfRange at its end before the first byte.

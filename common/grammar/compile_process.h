@@ -14,15 +14,15 @@
 
 namespace tandem {
 
-// A process of the program tandem-grammar, which compiles one constraint after the other. What a constraint
-// can do to a compiler (run for ever, take all memory, overflow the stack) it does to that process, which is
-// then killed: a thread could not be.
+// A process of the program tandem-grammar, which compiles one constraint at a time. If a constraint makes the
+// compiler run for ever, take all memory or overflow the stack, only this process suffers. It can be killed,
+// unlike a thread.
 //
 //   Start -> Receive (nothing yet)* -> Receive (ready) -> [ Send -> Receive (nothing yet)* -> Receive ]*
 //
 // and killed by the destructor.
 //
-// Not thread-safe, and to be used on the thread that started it: with that the process ends as well.
+// Not thread-safe. Use it on the thread that started it: the process ends with that thread.
 class CompileProcess {
  public:
   struct Options {
@@ -37,11 +37,10 @@ class CompileProcess {
   CompileProcess& operator=(const CompileProcess&) = delete;
 
   absl::Status Send(const ConstraintSource& source);
-  // What CompileConstraint made of the job that was sent, or before any job that the process is ready.
-  // DeadlineExceeded: nothing within `timeout`, and this may be asked again; Unavailable: the process has
-  // ended.
+  // The result of CompileConstraint for the sent job or, before any job, that the process is ready.
+  // DeadlineExceeded: nothing came within `timeout`; call again. Unavailable: the process has ended.
   absl::StatusOr<std::string> Receive(absl::Duration timeout);
-  // Processor time that it has taken so far: what a job costs, however busy the machine is.
+  // The process's CPU time so far, which measures a job's cost even on a busy machine.
   absl::Duration CpuTime() const;
 
  private:
@@ -52,10 +51,10 @@ class CompileProcess {
   std::string received_;
 };
 
-// Where tandem-grammar is as a rule: beside the program that runs.
+// The default path of tandem-grammar: next to the running program.
 std::string DefaultCompileProgram();
 
-// What that program does: compiles the jobs that come from `input` until there are no more.
+// The main loop of that program: compiles jobs from `input` until its end.
 absl::Status ServeCompileJobs(int input, int output);
 
 }  // namespace tandem

@@ -14,7 +14,7 @@
 
 namespace tandem {
 
-// What a constraint is compiled from.
+// The source of a constraint.
 struct ConstraintSource {
   enum class Form : uint8_t {
     kJsonSchema,      // A JSON schema, for JSON text.
@@ -24,7 +24,7 @@ struct ConstraintSource {
   };
   Form form = Form::kJsonSchema;
   std::string text;
-  // kJsonSchema: blanks and line ends wherever JSON allows them; else one blank after commas and colons.
+  // kJsonSchema: allows blanks and line ends wherever JSON does; otherwise one blank after commas and colons.
   bool any_whitespace = false;
 
   friend bool operator==(const ConstraintSource&, const ConstraintSource&) = default;
@@ -33,11 +33,11 @@ struct ConstraintSource {
 // Whether this build can compile constraints (-DTANDEM_GRAMMAR).
 bool HasGrammars();
 
-// What the tokens of a model are to a constraint: their bytes, and which of them end a text. Immutable.
+// A model's tokens for constraints: their bytes, and which of them end a text. Immutable.
 class GrammarVocabulary {
  public:
-  // `bytes` of every token id; none of one that no text is spelled with. `end_tokens`, at least one, each
-  // with an entry in `bytes`, end the output, and no constraint sees their bytes.
+  // `bytes`: of every token id; empty for tokens that spell no text. `end_tokens`: at least one, each with an
+  // entry in `bytes`. They end the output, and constraints ignore their bytes.
   static absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> Create(std::vector<std::string> bytes,
                                                                          std::vector<TokenId> end_tokens);
   virtual ~GrammarVocabulary() = default;
@@ -55,45 +55,46 @@ class GrammarVocabulary {
   const std::vector<TokenId> end_tokens_;
 };
 
-// Where an output stands in its constraint: a function of the tokens it has accepted. Not thread-safe.
+// The position of an output in its constraint: a function of the accepted tokens. Not thread-safe.
 class ConstraintState {
  public:
   virtual ~ConstraintState() = default;
 
-  // Takes one more token. False, and nothing changes, if it may not come here. An end-of-text token may where
-  // the constraint may end; nothing comes after it.
+  // Accepts one more token. False, without a change, if it is not allowed here. An end-of-text token is
+  // allowed where the constraint may end; nothing is allowed after it.
   virtual bool Accept(TokenId token) = 0;
-  // Takes back the last `count` tokens that were accepted.
+  // Removes the last `count` accepted tokens.
   virtual void Rollback(uint32_t count) = 0;
   // Sets bit t % 32 of word t / 32 for every token t that Accept would take, and clears the others. `mask`
   // [MaskWords(vocabulary)].
   virtual void FillMask(absl::Span<uint32_t> mask) = 0;
-  // The bytes that must come next whatever is chosen. Empty where the output may end or go on in two ways.
+  // The bytes that must come next in any case. Empty if the output may end or continue in two ways.
   virtual std::string ForcedBytes() = 0;
 };
 
-// A constraint for one vocabulary. Immutable but for masks that it keeps; any number of outputs share it, on
-// any threads.
+// A compiled constraint for one vocabulary. Immutable except for cached masks. Any number of outputs share
+// it, on any threads.
 class CompiledConstraint {
  public:
   virtual ~CompiledConstraint() = default;
   // At the beginning of `constraint`, which LoadConstraint made and the state keeps.
   static std::unique_ptr<ConstraintState> Begin(std::shared_ptr<const CompiledConstraint> constraint);
-  // About what it takes, with as many masks as it keeps.
+  // Its approximate memory, with a full cache of masks.
   virtual size_t memory_bytes() const = 0;
-  // How many masks were found among those that it keeps.
+  // The number of hits in the cache of masks.
   virtual uint64_t masks_found() const = 0;
 };
 
-// Compiles, and returns what LoadConstraint reads. There is no bound on the time, memory or stack that this
-// takes: for hostile sources it runs in a process of its own (compile_process.h). InvalidArgument says what
-// cannot be compiled, or not exactly; Unimplemented without HasGrammars.
+// Compiles a source into the input of LoadConstraint. Time, memory and stack are unbounded, so hostile
+// sources are compiled in a separate process (compile_process.h). InvalidArgument says what cannot be
+// compiled, or not exactly; Unimplemented without HasGrammars.
 absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
                                               const GrammarVocabulary& vocabulary);
-// Masks that a constraint keeps for states that come again.
+// Cached masks of a constraint, for states that recur.
 inline constexpr size_t kMasksKept = 128;
-// `compiled` comes from CompileConstraint of the same build, for the same vocabulary. Its states share up to
-// `masks_kept` masks, which change no mask: of a string's states only the first one costs what a mask costs.
+// `compiled`: from CompileConstraint of the same build, for the same vocabulary. Its states share up to
+// `masks_kept` cached masks. The cache changes no mask; among the states within a string, only the first one
+// has to compute it.
 absl::StatusOr<std::shared_ptr<const CompiledConstraint>> LoadConstraint(
     absl::string_view compiled, std::shared_ptr<const GrammarVocabulary> vocabulary,
     size_t masks_kept = kMasksKept);

@@ -10,7 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/grammar/call_marks.h"
 #include "common/grammar/json_schema_check.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem {
 namespace {
@@ -42,7 +42,7 @@ absl::Status CheckBrackets(absl::string_view text, bool is_grammar, size_t max_d
       closing = '\n';
     } else if (c == '(') {
       if (++depth > max_depth) {
-        return Invalid(absl::StrCat("byte ", i, ": more than ", max_depth, " brackets within one another"));
+        return Invalid(absl::StrCat("byte ", i, ": more than ", max_depth, " nested brackets"));
       }
     } else if (c == ')') {
       depth -= depth > 0 ? 1 : 0;

@@ -14,7 +14,7 @@
 
 namespace tandem {
 
-// Bounds on what a constraint may be, before anybody compiles it.
+// Bounds on a constraint, checked before it is compiled.
 struct ConstraintLimits {
   size_t max_bytes = 256 << 10;
   size_t max_depth = 64;  // Of nested values of JSON, or of brackets.
@@ -24,15 +24,15 @@ struct ConstraintLimits {
 // JSON pointer. What passes can still fail to compile.
 absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLimits& limits);
 
-// An output that is one of these texts, each of at least one byte and none twice, at least one.
+// The output is one of these texts: at least one text, all distinct, each of at least one byte.
 absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::string> choices);
-// An output that is a JSON object, whatever is in it.
+// The output is any JSON object.
 ConstraintSource AnyJsonObject(bool any_whitespace);
 
-// Free text with constrained parts: each begins with a tag's `begin` and ends with its `end`, which may be
-// empty, and is what `content` says in between, where JSON may have a blank or a line end wherever JSON does,
-// and several of them in a row with any_whitespace. Free text ends where one of the `triggers` stands, each
-// of which is a beginning of one or more tags.
+// Free text with constrained parts. A part begins with a tag's `begin`, ends with its `end`, which may be
+// empty, and matches `content` in between. JSON in it may have a blank or a line end wherever JSON allows
+// them, and several with any_whitespace. Free text ends at one of the `triggers`; each trigger is a prefix of
+// one or more tags.
 struct StructuralTag {
   std::string begin;
   ConstraintSource content;
@@ -46,13 +46,13 @@ struct StructuralTags {
 };
 absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags, const ConstraintLimits& limits);
 
-// What a model's tokens are to constraints: those with a text, whatever else its tokenizer has, and of its
-// special tokens the marks of calls (call_marks.h). `end_tokens` end an output.
+// A model's vocabulary for constraints: tokens with text, and the special tokens that are marks of calls
+// (call_marks.h). `end_tokens` end an output.
 absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> VocabularyOf(const Tokenizer& tokenizer,
                                                                       int32_t logits_width,
                                                                       absl::Span<const TokenId> end_tokens);
 
-// Which constraint it is: equal for equal sources alone.
+// A key of the constraint: equal only for equal sources.
 std::string KeyOf(const ConstraintSource& source);
 
 }  // namespace tandem

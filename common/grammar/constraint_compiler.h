@@ -22,24 +22,24 @@
 
 namespace tandem {
 
-// What a ConstraintCompiler did, for metrics. Called on any thread.
+// Receives a ConstraintCompiler's events, for metrics. Called on any thread.
 class ConstraintCompilerListener {
  public:
   virtual ~ConstraintCompilerListener() = default;
-  // A request's constraint was known already, or not.
+  // A request's constraint was in the cache (`known`), or not.
   virtual void OnLookup(bool known) = 0;
   virtual void OnCompiled(double seconds, bool ok) = 0;
   virtual void OnCacheChange(int64_t bytes) = 0;
 };
 
-// Compiles constraints for one vocabulary: off everybody's thread, in a process that is killed when it takes
-// too long (compile_process.h), one after the other. Tenants take turns. What was compiled is kept, and what
-// could not be as well, by its source, up to so many bytes. Safe from any thread.
+// Compiles constraints for one vocabulary, one at a time, in a separate process that is killed if it takes
+// too long (compile_process.h). Tenants take turns. Results, including failures, are cached by source, up to
+// a number of bytes. Thread-safe.
 class ConstraintCompiler {
  public:
   struct Options {
     std::string program = DefaultCompileProgram();
-    // Of a processor, to compile one constraint; on a busy machine it may last kMostSlowdown times as long.
+    // CPU time to compile one constraint; on a busy machine it may take kMostSlowdown times as long.
     absl::Duration max_time = absl::Seconds(10);
     size_t max_bytes = size_t{1} << 30;  // Of memory of the process that compiles.
     size_t cache_bytes = size_t{256} << 20;
@@ -49,17 +49,17 @@ class ConstraintCompiler {
   using Compiled = std::shared_ptr<const CompiledConstraint>;
   using Done = absl::AnyInvocable<void(absl::StatusOr<Compiled>) &&>;
 
-  // `clock`, that of deadlines, and `listener`, which may be null, outlive the compiler.
+  // `clock` (of deadlines) and `listener` (may be null) outlive the compiler.
   ConstraintCompiler(Options options, std::shared_ptr<const GrammarVocabulary> vocabulary, const Clock* clock,
                      ConstraintCompilerListener* listener);
   // Stop.
   ~ConstraintCompiler();
 
-  // Calls `done` once, perhaps before this returns: InvalidArgument for a constraint that cannot be compiled,
-  // or not within the bounds; DeadlineExceeded, soon after `deadline`; ResourceExhausted when too many wait;
-  // Unavailable after Stop, or without a process to compile.
+  // Calls `done` once, possibly before this returns. Errors: InvalidArgument for a constraint that cannot be
+  // compiled within the bounds; DeadlineExceeded soon after `deadline`; ResourceExhausted if too many wait;
+  // Unavailable after Stop, or if there is no process to compile.
   void Compile(const ConstraintSource& source, absl::string_view tenant, absl::Time deadline, Done done);
-  // From now on nothing is compiled, and whoever waits hears it.
+  // Stops compiling; waiting constraints fail.
   void Stop();
 
  private:

@@ -10,25 +10,26 @@
 
 namespace tandem {
 
-// Goes about a tree of candidates below an output, and knows at each node what its constraint allows there:
-// from one node to another only the tokens in which their paths differ are taken back and accepted.
+// Moves in a tree of candidates below an output, and gives the constraint's state at each node. A move only
+// rolls back and accepts the tokens in which the two paths differ.
 //
 //   [ MoveTo, FillMask, MoveTo, FillMask ... -> Commit ]*
 //
 // Not thread-safe.
 class ConstraintCursor {
  public:
-  // `state`: where the output stands.
+  // `state`: of the output so far.
   explicit ConstraintCursor(std::unique_ptr<ConstraintState> state) : state_(std::move(state)) {}
 
-  // Goes to the node at the end of `path`, tokens from the root's child down. False, and it stays at the last
-  // node above that may come, if one of the tokens may not.
+  // Moves to the node at the end of `path`, the tokens from the root's child down. False if one of them is
+  // not allowed; then it stays at the last allowed node.
   bool MoveTo(absl::Span<const TokenId> path);
-  // Of the node where it is: ConstraintState's.
+  // ConstraintState's FillMask, at the current node.
   void FillMask(absl::Span<uint32_t> mask) { state_->FillMask(mask); }
   std::string ForcedBytes() { return state_->ForcedBytes(); }
 
-  // The output goes on with `token`, and that is the root. False, and the root stays, if it may not.
+  // Appends `token` to the output and makes it the root. False, without a change of the root, if it is not
+  // allowed.
   bool Commit(TokenId token);
 
  private:

@@ -10,10 +10,10 @@
 
 namespace tandem {
 
-// How the tokenizer would spell `forced`, bytes that come next, after the tokens `before`: as it would spell
-// the text of both, from where a border of its tokens falls between the two; where none does, as it spells
-// `forced` alone. Marks of calls (call_marks.h) are spelled by their tokens. Only a guess: what the target
-// spells it with is the target's choice. Empty where the bytes are not whole characters or have no spelling.
+// The tokenizer's spelling of the bytes `forced` after the tokens `before`. It is taken from the tokens of
+// the joint text if a token border falls between the two, otherwise from `forced` alone. Marks of calls
+// (call_marks.h) are spelled by their tokens. This is only a guess: the target may choose another spelling.
+// Empty if the bytes are not whole characters or have no spelling.
 TokenIds SpellForced(const Tokenizer& tokenizer, absl::Span<const TokenId> before, absl::string_view forced);
 
 }  // namespace tandem

@@ -14,7 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem {
 namespace {
@@ -112,7 +112,7 @@ class SchemaWalk {
     const bool has_values = keyword == "const" || keyword == "enum";
     for (const auto& [name, value] : schema.items()) {
       if (name == keyword || Contains(kAnnotations, name) || (has_values && name == "type")) continue;
-      return Invalid(Member(place, name), absl::StrCat("not supported beside ", keyword));
+      return Invalid(Member(place, name), absl::StrCat("not supported together with ", keyword));
     }
     const json& value = schema.at(std::string(keyword));
     const std::string at = Member(place, keyword);
@@ -168,7 +168,7 @@ class SchemaWalk {
     std::vector<std::string> types;
     for (const json& name : list) {
       if (!name.is_string() || !Contains(kTypes, name.get_ref<const std::string&>())) {
-        return Invalid(Member(place, "type"), absl::StrCat(PrintableValue(name), " is no type"));
+        return Invalid(Member(place, "type"), absl::StrCat(PrintableValue(name), " is not a type"));
       }
       types.push_back(name.get<std::string>());
     }
@@ -191,7 +191,7 @@ class SchemaWalk {
       const auto known = std::find_if(std::begin(kTypedKeywords), std::end(kTypedKeywords),
                                       [&](const TypedKeyword& keyword) { return keyword.name == name; });
       if (known == std::end(kTypedKeywords)) return Invalid(at, "not supported");
-      if (types.empty()) return Invalid(at, absl::StrCat("expected a type beside it, ", known->types[0]));
+      if (types.empty()) return Invalid(at, absl::StrCat("expected a type next to it, ", known->types[0]));
       const bool applies = std::any_of(types.begin(), types.end(),
                                        [&](const std::string& type) { return Contains(known->types, type); });
       if (!applies && std::find(types.begin(), types.end(), "number") != types.end() &&

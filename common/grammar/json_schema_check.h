@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-// Whether a JSON schema is one whose outputs can be held to all that it says. A keyword that the compiler
-// would take no notice of is refused: an output that breaks the schema is worse than none. Known are
+// Checks that outputs can be constrained to the whole JSON schema. Keywords that the compiler would ignore
+// are refused, because an output that violates the schema is worse than none. Known keywords are
 //
 //   $ref within the schema, alone; const; enum; anyOf; oneOf; allOf of one schema
 //   type, of one or several types, with what belongs to it:

@@ -22,7 +22,7 @@ constexpr int kNiceness = 10;
 int Main(int argc, char** argv) {
   uint64_t max_bytes = 0;
   if (argc != 2 || !absl::SimpleAtoi(argv[1], &max_bytes)) {
-    std::fputs("tandem-grammar: started by tandem-verifier to compile constraints; of no use alone\n",
+    std::fputs("tandem-grammar: started by tandem-verifier to compile constraints; not for direct use\n",
                stderr);
     return 2;
   }

@@ -14,20 +14,19 @@
 
 namespace tandem {
 
-// Masks of one constraint by the name of the state that they belong to: in the middle of a string an output
-// is in the same state after every word. Those that were used longest ago make room for others. Safe from any
-// thread.
+// Caches the masks of one constraint by the name of their state: within a string, an output is in the same
+// state after every word. Evicts the least recently used. Thread-safe.
 class MaskCache {
  public:
   // Keeps `max_masks` of `words` words each; 0: none.
   MaskCache(size_t max_masks, size_t words) : max_masks_(max_masks), words_(words) {}
 
-  // Copies the mask of that state. False if it is not known. `mask` [words].
+  // Copies the mask of a state. False on a miss. `mask`: [words].
   bool Find(absl::string_view state, absl::Span<uint32_t> mask);
   // `mask` [words]. Does nothing if it is known.
   void Put(absl::string_view state, absl::Span<const uint32_t> mask);
 
-  // Of as many masks as it keeps.
+  // Bytes of a full cache.
   size_t max_bytes() const { return max_masks_ * words_ * sizeof(uint32_t); }
   uint64_t num_found() const;
 

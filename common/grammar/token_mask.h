@@ -18,9 +18,9 @@ inline bool IsAllowed(absl::Span<const uint32_t> mask, TokenId token) {
 // How many of the first `vocab_size` tokens are in it, counted up to `most`.
 int32_t CountAllowed(absl::Span<const uint32_t> mask, int32_t vocab_size, int32_t most);
 
-// Takes every chance from the tokens that are not in `mask`: their logits become -infinity. Before all that a
-// sampler does, so that penalties, bias, cuts and log probabilities see a distribution over the others alone.
-// `mask` [MaskWords(logits.size())].
+// Sets the logits of tokens that are not in `mask` to -infinity. Apply it before the sampler, so that
+// penalties, bias, cuts and log probabilities work on a distribution over the other tokens only. `mask`:
+// [MaskWords(logits.size())].
 void ApplyMask(absl::Span<const uint32_t> mask, absl::Span<float> logits);
 
 }  // namespace tandem

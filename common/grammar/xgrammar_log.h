@@ -5,8 +5,8 @@
 
 namespace tandem {
 
-// Keeps, while it lives, what XGrammar warns of on this thread: mostly that it takes no notice of something.
-// One at a time on a thread.
+// Collects, while it exists, XGrammar's warnings on this thread, mostly about things that it ignores. One at
+// a time per thread.
 class XGrammarWarnings {
  public:
   XGrammarWarnings();

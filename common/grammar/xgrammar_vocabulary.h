@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-// A vocabulary as XGrammar sorts it. Only the sources of this folder that are named after XGrammar see it.
+// A vocabulary in XGrammar's sorted form. Used only by this folder's sources that are named after XGrammar.
 class XGrammarVocabulary final : public GrammarVocabulary {
  public:
   XGrammarVocabulary(std::vector<std::string> bytes, std::vector<TokenId> end_tokens,

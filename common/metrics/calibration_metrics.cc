@@ -21,7 +21,7 @@ CalibrationMetrics::CalibrationMetrics(MetricsRegistry* registry)
     : nodes_(AddFamily(
           registry, "nodes",
           "Verified candidates whose parent was accepted, by the upper end of their score's range.")),
-      accepted_(AddFamily(registry, "accepted_nodes", "Accepted ones of these candidates.")),
+      accepted_(AddFamily(registry, "accepted_nodes", "Accepted candidates among these.")),
       score_sum_(AddFamily(registry, "score_sum", "Sum of these candidates' scores.")),
       expected_(AddFamily(registry, "expected_nodes",
                           "Sum of these candidates' calibrated probabilities of acceptance.")) {}

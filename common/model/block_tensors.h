@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/model/config/model_config.h"
 #include "common/model/model.h"
-#include "common/model/model_config.h"
 #include "common/model/tensor_source.h"
 
 namespace tandem {
 
-// Takes tensors from a source and counts what it took.
+// Takes tensors from a source, and counts their bytes and numbers.
 class TensorTaker {
  public:
   // `source` outlives this.
@@ -24,7 +24,7 @@ class TensorTaker {
                       TensorView& out);
   // As TensorSource::TakeMxFp4.
   absl::Status TakeMxFp4(const std::string& name, const std::vector<int64_t>& shape, TensorView& out);
-  // Says that the tensor, which has been taken, is another one's copy.
+  // Uncounts a taken tensor that is a copy of another one.
   void Uncount(const TensorView& tensor);
 
   uint64_t num_bytes() const { return num_bytes_; }
@@ -36,28 +36,28 @@ class TensorTaker {
   uint64_t num_parameters_ = 0;
 };
 
-// Takes the tensors of a model's blocks and of what is around them as its description names and lays them
-// out (BlockDescription). What is not in the description is left alone.
+// Takes the tensors of a model's blocks and of the parts around them, with the names and layouts of its
+// description (BlockDescription). Ignores all other tensors.
 class BlockTensors {
  public:
   // Both outlive this.
   BlockTensors(const ModelConfig& config, TensorTaker* taker) : config_(config), taker_(taker) {}
 
-  // What stands in front of the names: of `names.roots` the one that the source has the embedding behind.
+  // The prefix of the names: the one of `names.roots` under which the source has the embedding.
   std::string FindRoot() const;
 
-  // A whole layer; `prefix` stands in front of its names.
+  // Reads a whole layer. `prefix`: of its names.
   absl::Status ReadLayer(const std::string& prefix, bool has_experts, LayerWeights& weights);
-  // Its parts, of draft heads: attention without the norm in front of it, whose projections have so many
-  // inputs, and all else.
+  // Reads parts of a draft head's layer: attention without the norm before it, with projections of `inputs`
+  // inputs, and the rest.
   absl::Status ReadAttention(const std::string& prefix, int64_t inputs, LayerWeights& weights);
   absl::Status ReadFeedForward(const std::string& prefix, bool has_experts, LayerWeights& weights);
-  // All but the layers, the embedding and the output matrix.
+  // Reads everything except layers, embedding and output matrix.
   absl::Status ReadOuter(const std::string& root, OuterWeights& weights, TensorView& final_norm);
 
  private:
   absl::Status ReadNorm(const std::string& name, TensorView& weight, TensorView* bias);
-  // A matrix [outputs, inputs] in a layer, which the files may hold the other way round.
+  // Reads a matrix [outputs, inputs] of a layer, which the files may hold transposed.
   absl::Status ReadMatrix(const std::string& name, int64_t outputs, int64_t inputs, TensorView& out);
   absl::Status ReadSeparate(const std::string& prefix, int64_t inputs, LayerWeights& weights);
   absl::Status ReadFused(const std::string& prefix, int64_t inputs, LayerWeights& weights);
@@ -68,7 +68,7 @@ class BlockTensors {
   };
   template <typename Weights>
   absl::Status ReadMlp(const MlpNames& names, int64_t intermediate, bool bias, Weights& weights);
-  // The router, the experts and what they share.
+  // Reads the router, the experts and the shared expert.
   absl::Status ReadExperts(const std::string& prefix, LayerWeights& weights);
   // A matrix of every expert, as [experts, inputs, outputs] or in kMxFp4: of each expert [outputs, inputs].
   absl::StatusOr<std::vector<TensorView>> ReadFusedMatrices(const std::string& name, int64_t outputs,

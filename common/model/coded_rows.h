@@ -6,8 +6,8 @@
 
 namespace tandem {
 
-// How the numbers of a matrix can be kept as small integers, so that nothing is rounded but what its files'
-// format rounds. Number k of an output is
+// How a matrix can be stored as small integers, without rounding beyond that of its file format. Number k of
+// an output is
 //
 //   value[k] * scale - minimum
 //
@@ -20,7 +20,7 @@ struct Coding {
   bool has_minimums = false;
 };
 
-// One that holds what either of two holds; nothing holds integers and floats.
+// A coding that can hold matrices of both codings; none can hold integers and floats.
 inline Coding Join(const Coding& a, const Coding& b) {
   return {.is_coded = a.is_coded && b.is_coded && a.is_float == b.is_float,
           .is_float = a.is_float,
@@ -29,7 +29,7 @@ inline Coding Join(const Coding& a, const Coding& b) {
           .has_minimums = a.has_minimums || b.has_minimums};
 }
 
-// Of some outputs what Coding describes, whatever it says: scales and minimums are there for every 16 inputs.
+// Some outputs in the form of Coding, with scales and minimums for every 16 inputs, whatever the Coding.
 struct CodedRows {
   static constexpr int64_t kGroup = 16;
 

@@ -5,7 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem {
 namespace {

@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-// Tensors of a folder's files as they lie there, keeping count of those taken.
+// The tensors of a folder's files, as stored. Keeps track of those that were taken.
 class FileTensors final : public TensorSource {
  public:
   explicit FileTensors(WeightFiles files) : files_(std::move(files)) {}
@@ -24,15 +24,14 @@ class FileTensors final : public TensorSource {
   absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) override;
   absl::StatusOr<TensorView> TakeMxFp4(const std::string& name, const std::vector<int64_t>& shape) override;
   absl::StatusOr<std::vector<int64_t>> TakeIntegers(const std::string& name, int64_t count) override;
-  // A tensor of whatever dtype and shape; `expected` says what the caller wants, for the message when there
-  // is none.
+  // A tensor of any dtype and shape. `expected`: what the caller wants, for the error message.
   absl::StatusOr<StoredTensor> TakeStored(const std::string& name, absl::string_view expected);
   void Ignore(const std::string& name) override { taken_.insert(name); }
   void IgnoreBelow(absl::string_view prefix, bool others) override;
-  // Of those that nobody took.
+  // The names of tensors that were not taken.
   std::vector<std::string> NamesLeft() const;
   absl::Status Finish(const std::string& architecture) override;
-  // Scales, which lie elsewhere, are a sixteenth of MXFP4's.
+  // Does not release the scales of MXFP4, which are stored elsewhere and are a sixteenth of it.
   void Release(const TensorView& tensor) const override;
 
  private:

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem {
 namespace {

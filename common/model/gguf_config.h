@@ -4,21 +4,22 @@
 
 #include "absl/status/statusor.h"
 #include "common/gguf/gguf_file.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 
 namespace tandem {
 
-// Of Llama 3's scaling, what it makes of each rotary frequency; the configuration says what it follows from.
+// The factors of Llama 3's scaling for each rotary frequency. The configuration has the parameters from which
+// they follow.
 inline constexpr char kGgufRopeFactors[] = "rope_freqs.weight";
 
-// The configuration that a GGUF file's keys describe, of the architectures llama, mistral, qwen2, qwen3,
-// qwen2moe, qwen3moe and deepseek2: what their config.json would say, checked as that. Errors name the file
-// and the key.
+// The configuration in a GGUF file's keys, for the architectures llama, mistral, qwen2, qwen3, qwen2moe,
+// qwen3moe and deepseek2: the same as from an equivalent config.json, with the same checks. Errors name the
+// file and the key.
 absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file);
-// The same of a file that is opened for it.
+// Opens the file for that.
 absl::StatusOr<ModelConfig> ReadGgufConfig(const std::string& path);
 
-// Whether a file of that model keeps the rows of queries and keys as RowInPairs says.
+// Whether a file of this model stores the rows of queries and keys in the order of RowInPairs.
 bool HasPairedRows(const ModelConfig& config);
 
 }  // namespace tandem

@@ -17,10 +17,10 @@
 #include "common/base/log.h"
 #include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
+#include "common/model/config/strict_json.h"
 #include "common/model/gguf_config.h"
 #include "common/model/gguf_dequantize.h"
 #include "common/model/quantized_blocks.h"
-#include "common/model/strict_json.h"
 #include "common/model/tensor_convert.h"
 
 namespace tandem {

@@ -3,16 +3,16 @@
 #include <memory>
 
 #include "common/gguf/gguf_file.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 #include "common/model/tensor_source.h"
 
 namespace tandem {
 
-// The file's tensors by the names and in the shapes of the Hugging Face folder that it was made from. Query
-// and key rows of Llama's, which the format keeps in another order, are put back in theirs; matrices that are
-// quantised stay so (kQuantized), and a log line says it. Latent attention's kv_b_proj, where the file keeps
-// its parts for keys and values apart, and the former the other way round, is put together, quantised parts
-// as float32.
+// The file's tensors, with the names and shapes of the Hugging Face folder from which it was made. Query and
+// key rows of Llama models, which the format stores in another order, are put back in the original order.
+// Quantised matrices stay quantised (kQuantized), and a log line says so. If the file stores latent
+// attention's kv_b_proj in separate parts for keys (transposed) and values, they are joined, with quantised
+// parts as float32.
 std::unique_ptr<TensorSource> MakeGgufTensors(GgufFile file, const ModelConfig& config);
 
 }  // namespace tandem

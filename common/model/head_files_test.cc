@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/model/model.h"
-#include "common/model/model_folder_fixture.h"
+#include "common/model/testing/model_folder_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

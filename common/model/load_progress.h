@@ -15,8 +15,8 @@
 
 namespace tandem {
 
-// Tells people how far the loading of a model is: on a terminal one line that is redrawn (percent, bytes,
-// rate), else a log line every 5 %, at most one a second. Tells the loading in turn when it is to stop.
+// Shows the progress of loading a model: on a terminal, one line that is redrawn (percent, bytes, rate),
+// otherwise a log line every 5 %, at most one per second. Also tells the loader when to stop.
 //
 //   LoadProgress progress("tandem-target-15m", model.weight_bytes());
 //   progress.StopWhen([&] { return signals.Arrived(); });
@@ -35,16 +35,16 @@ class LoadProgress {
 
   LoadProgress(absl::string_view model, uint64_t total_bytes) : LoadProgress(model, total_bytes, Options()) {}
   LoadProgress(absl::string_view model, uint64_t total_bytes, Options options);
-  // Ends a line that was left unfinished by an error.
+  // Ends a line that an error left unfinished.
   ~LoadProgress();
   LoadProgress(const LoadProgress&) = delete;
   LoadProgress& operator=(const LoadProgress&) = delete;
 
-  // From now on every Add asks whether loading should stop; unset: it never should.
+  // From now on every Add calls `stopped` to find out whether loading should stop. May be unset.
   void StopWhen(std::function<bool()> stopped) { stopped_ = std::move(stopped); }
-  // More than `total_bytes` altogether counts as all of them. Cancelled when loading should stop.
+  // A sum above `total_bytes` counts as all of them. Cancelled if loading should stop.
   absl::Status Add(uint64_t bytes);
-  // Reports the end with the time taken; the ratio is 1 from here on. Further calls do nothing.
+  // Reports the end, with the time taken; the ratio is 1 from then on. Further calls do nothing.
   void Finish();
 
   // Bytes done over total bytes, in [0, 1].

@@ -13,8 +13,8 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
-#include "common/model/lora_config.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/lora_config.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem {
 namespace {
@@ -102,7 +102,8 @@ class LoraAdapter::Reader {
     const auto found = index_.find(rest);
     if (found == index_.end()) {
       const bool of_experts = absl::StrContains(rest, "experts");
-      return Refuse(name, of_experts ? "an adapter of experts" : "no module that an adapter may have here");
+      return Refuse(name,
+                    of_experts ? "an adapter of experts" : "not a module that an adapter may change here");
     }
     Place& place = places_[found->second];
     std::string& known = is_a ? place.a : place.b;
@@ -133,7 +134,7 @@ class LoraAdapter::Reader {
     if (place.a.empty() && place.b.empty()) {
       if (!config_.Targets(place.path, static_cast<int32_t>(place.layer))) return absl::OkStatus();
       return absl::NotFoundError(absl::StrCat(adapter_.file_.path(), ": tensor \"", kPeftPrefix, place.path,
-                                              ".lora_A.weight\" is missing, expected as ", config_.path,
+                                              ".lora_A.weight\" is missing, expected because ", config_.path,
                                               " has the module among target_modules"));
     }
     if (place.a.empty() || place.b.empty()) {

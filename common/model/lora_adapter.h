@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/model/tensor_view.h"
 
@@ -23,8 +23,8 @@ struct LoraPair {
   bool exists() const { return a.exists(); }
 };
 
-// Named as the matrices in LayerWeights; what the adapter leaves alone does not exist. Where the model's
-// files have several matrices in one, their pairs have one `a`.
+// Named like the matrices in LayerWeights; matrices that the adapter does not change have no pair. If the
+// model's files store several matrices in one tensor, their pairs share one `a`.
 struct LoraLayer {
   LoraPair query;
   LoraPair key;
@@ -48,11 +48,11 @@ class LoraAdapter {
                                                                  const ModelConfig& config);
 
   const std::string& folder() const { return folder_; }
-  // One for each of the model's.
+  // One for each of the model's layers.
   absl::Span<const LoraLayer> layers() const { return layers_; }
   uint32_t greatest_rank() const { return greatest_rank_; }
   uint64_t num_parameters() const { return num_parameters_; }
-  // Hash of everything that is computed with: equal for two adapters that compute the same.
+  // Hash of everything that affects results: equal for two adapters that compute the same.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:

@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/temporary_folder.h"
-#include "common/model/lora_config.h"
-#include "common/model/lora_fixture.h"
-#include "common/model/model_config.h"
-#include "common/model/model_folder_fixture.h"
+#include "common/model/config/lora_config.h"
+#include "common/model/config/model_config.h"
+#include "common/model/testing/lora_fixture.h"
+#include "common/model/testing/model_folder_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -191,8 +191,8 @@ TEST_F(AdapterFolderTest, RefusesTensorsByName) {
            {{{a, {3, 8}}, {b, {8, 3}}}, "shape [3, 8], expected [2, 8]", kInvalid},
            {{{a, {2, 8}}, {b, {9, 2}}}, "shape [9, 2], expected [8, 2]", kInvalid},
            {{{a, {16}}, {b, {8, 2}}}, "shape [16], expected [2, 8]", kInvalid},
-           {{{a, {2, 8}}, {b, {8, 2}}, {Name("self_attn.x_proj", "A"), {2, 8}}}, "no module"},
-           {{{a, {2, 8}}, {b, {8, 2}}, {"base_model.model.lm_head.lora_A.weight", {2, 8}}}, "no module"},
+           {{{a, {2, 8}}, {b, {8, 2}}, {Name("self_attn.x_proj", "A"), {2, 8}}}, "not a module"},
+           {{{a, {2, 8}}, {b, {8, 2}}, {"base_model.model.lm_head.lora_A.weight", {2, 8}}}, "not a module"},
            {{{a, {2, 8}}, {b, {8, 2}}, {"base_model.model.model.embed_tokens.lora_embedding_A", {2, 10}}},
             "an embedding"},
            {{{a, {2, 8}}, {b, {8, 2}}, {"base_model.model.lm_head.weight", {10, 8}}}, "trained as a whole"},
@@ -202,7 +202,7 @@ TEST_F(AdapterFolderTest, RefusesTensorsByName) {
             "DoRA"},
            {{{a, {2, 8}}, {b, {8, 2}}, {"model.layers.0.self_attn.q_proj.lora_A.weight", {2, 8}}},
             "not a name that PEFT gives"},
-           {{{"base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight", {2, 8}}}, "no module"}}) {
+           {{{"base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight", {2, 8}}}, "not a module"}}) {
     tensors_ = each.tensors;
     const absl::Status status = Load();
     EXPECT_EQ(status.code(), each.code) << status;

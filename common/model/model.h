@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 #include "common/model/tensor_source.h"
 #include "common/model/tensor_view.h"
 
@@ -65,11 +65,11 @@ struct LayerWeights {
   std::vector<ExpertWeights> experts;     // [num_experts], or none in a dense layer
 };
 
-// The matrices of a layer that every row takes, but for routers and gates of shared experts. Some may not
+// The matrices of a layer that every row uses, except routers and gates of shared experts. Some may not
 // exist.
 std::vector<TensorView> DenseMatrices(const LayerWeights& layer);
 
-// What is before the first layer and behind the last one, beside embedding, final norm and output matrix;
+// The weights before the first layer and after the last one, except embedding, final norm and output matrix;
 // `data == nullptr` where the configuration has none.
 struct OuterWeights {
   TensorView positions;            // [max_context + position_offset, hidden]
@@ -80,15 +80,15 @@ struct OuterWeights {
   TensorView final_norm_bias;      // [hidden]
 };
 
-// What a draft head has besides its layer; empty for other models. Its layer has `input_norm` only where the
-// layer itself norms what it reads, and where attention reads the embedding and the state side by side, the
-// inputs of query, key and value are [2 * hidden].
+// The weights of a draft head outside of its layer; empty for other models. The layer has `input_norm` only
+// if it norms its own input. If attention reads embedding and state side by side, query, key and value have
+// [2 * hidden] inputs.
 struct HeadWeights {
   TensorView projection;       // fc: EAGLE and MTP [hidden, 2 * hidden], EAGLE-3 [hidden, state_size]
   TensorView projection_bias;  // [hidden], where the file has one
   TensorView embedding_norm;   // EAGLE-3, MTP: [hidden], of the token's embedding
   TensorView state_norm;       // [hidden], EAGLE-3: of what the projection gave; MTP: of the state it reads
-  // Of each of draft_vocab_size outputs, the token it stands for; empty when they are all tokens in order.
+  // The token of each of draft_vocab_size outputs; empty if they are all tokens in order.
   TokenIds draft_tokens;
   // Medusa: one for each of num_positions, in order.
   struct Position {
@@ -107,27 +107,27 @@ struct HeadWeights {
 // Owns the file mappings: views into it are valid as long as the Model lives. Immutable once made.
 class Model {
  public:
-  // Maps and checks the folder, or the one GGUF file (gguf_model.h) where the name ends in .gguf, without
-  // reading the weights themselves, but for a GGUF file's quantised ones. Errors name the file, the tensor or
-  // field, and what was expected: NotFound for a missing file, InvalidArgument for content that is wrong or
-  // does not fit the configuration, Unimplemented for what is valid and not supported.
+  // Maps and checks the folder, or the GGUF file (gguf_model.h) if the name ends in .gguf. Does not read the
+  // weights, except a GGUF file's quantised ones. Errors name the file, the tensor or field, and what was
+  // expected: NotFound for a missing file, InvalidArgument for content that is wrong or does not fit the
+  // configuration, Unimplemented for what is valid and not supported.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& folder);
-  // A draft head and the target it reads: what the head's file leaves out, embedding and output matrix, are
-  // the target's. The target's own folder stands for the next-token module in its files. InvalidArgument
-  // where the two do not fit, or the folder has no head. Null target: as Load, which reads a head too if its
-  // file leaves nothing out.
+  // Loads a draft head and connects it to its target. If the head's file has no embedding or output matrix,
+  // those of the target are used. The target's own folder means the next-token module in its files.
+  // InvalidArgument if the two do not fit, or the folder has no head. With a null target, as Load, which also
+  // reads heads whose files are complete.
   static absl::StatusOr<std::shared_ptr<const Model>> LoadHead(const std::string& folder,
                                                                std::shared_ptr<const Model> target);
 
-  // What a folder, or a GGUF file, says of its model, whose weights need not be there. Errors are Load's.
+  // The settings of a model in a folder or GGUF file. The weights need not exist. Errors as in Load.
   struct Settings {
     ModelConfig config;
     GenerationDefaults generation_defaults;
   };
   static absl::StatusOr<Settings> ReadSettings(const std::string& folder);
 
-  // Whether the folder holds a draft head, or is that of the target, and so stands for its next-token module.
-  // Errors are Load's, as far as it reads.
+  // Whether the folder holds a draft head, or is the target's folder and so means its next-token module.
+  // Errors as in Load, as far as it reads.
   static absl::StatusOr<bool> IsHead(const std::string& folder, const std::string& target_folder = "");
 
   // A model of that shape in memory, without files: every weight is bfloat16 and follows from the seed and
@@ -142,7 +142,7 @@ class Model {
   // As read, except that `tied_embeddings` is false where the file says tied but holds an lm_head.weight that
   // differs from the embedding.
   const ModelConfig& config() const { return config_; }
-  // `eos_tokens` are config.json's where generation_config.json names none; all are below vocab_size.
+  // `eos_tokens` come from config.json if generation_config.json has none; all are below vocab_size.
   const GenerationDefaults& generation_defaults() const { return generation_defaults_; }
   // [vocab, embedding_size]; Medusa heads have none
   const TensorView& embedding() const { return embedding_; }
@@ -154,12 +154,12 @@ class Model {
   absl::Span<const LayerWeights> layers() const { return layers_; }
   const OuterWeights& outer() const { return outer_; }
   const HeadWeights& head() const { return head_; }
-  // Of all tensors above in their files' types, a tied embedding counted once; and how many numbers they
-  // hold.
+  // Bytes of all tensors above in their files' types, with a tied embedding counted once; and their number of
+  // elements.
   uint64_t weight_bytes() const { return weight_bytes_; }
   uint64_t num_parameters() const { return num_parameters_; }
-  // Lets go of the memory of a tensor that has been copied, so that a model and its copy need not fit there
-  // together. The view stays valid: what is read again comes from the file again.
+  // Releases the memory of a tensor that has been copied, so that a model and its copy need not fit into
+  // memory together. The view stays valid: later reads come from the file again.
   void Release(const TensorView& tensor) const { weights_->Release(tensor); }
 
  private:

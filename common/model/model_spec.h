@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// What --model says: the name a model is served under, and its folder.
+// A value of --model: the served name of a model, and its folder.
 struct ModelSpec {
   std::string name;
   std::string folder;
@@ -15,7 +15,8 @@ struct ModelSpec {
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 
-// From NAME=FOLDER or FOLDER, whose base name is then the name. InvalidArgument for an empty name or folder.
+// Parses NAME=FOLDER, or FOLDER, whose base name is then the name. InvalidArgument for an empty name or
+// folder.
 absl::StatusOr<ModelSpec> ParseModelSpec(absl::string_view value);
 
 }  // namespace tandem

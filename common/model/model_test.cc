@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
-#include "common/model/model_folder_fixture.h"
 #include "common/model/tensor_convert.h"
+#include "common/model/testing/model_folder_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -354,7 +354,7 @@ TEST_F(ModelFolderTest, AnIndexMustHaveAMap) {
   }
   folder_.Write("model.safetensors.index.json",
                 R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})");
-  ExpectError(kUnusable, "model.safetensors.index.json", "key \"a\" stands twice");
+  ExpectError(kUnusable, "model.safetensors.index.json", "key \"a\" occurs twice");
 }
 
 ModelConfig RandomModelConfig() {

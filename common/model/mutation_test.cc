@@ -9,12 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
-#include "common/model/family_fixture.h"
-#include "common/model/lora_fixture.h"
 #include "common/model/model.h"
-#include "common/model/model_folder_fixture.h"
-#include "common/model/quantized_fixture.h"
 #include "common/model/tensor_convert.h"
+#include "common/model/testing/family_fixture.h"
+#include "common/model/testing/lora_fixture.h"
+#include "common/model/testing/model_folder_fixture.h"
+#include "common/model/testing/quantized_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -5,12 +5,12 @@
 
 namespace tandem {
 
-// A matrix of a quantised type as it lies in a GGUF file, [outputs, inputs] in whole blocks.
+// A matrix of a quantised type, as stored in a GGUF file: [outputs, inputs] in whole blocks.
 class QuantizedBlocks final : public QuantizedMatrix {
  public:
-  // `tensor` has two dimensions. Unless `head_dim` is 0, of each so many outputs the one in place 2j is the
-  // j-th, and that in place 2j + 1 the one half of them behind it: how the format keeps Llama's queries and
-  // keys. It divides the outputs.
+  // `tensor` must have two dimensions. Unless `head_dim` is 0, outputs are stored in the order of RowInPairs,
+  // in groups of `head_dim`, as the format stores Llama's queries and keys. `head_dim` must divide the number
+  // of outputs.
   explicit QuantizedBlocks(const GgufTensor& tensor, int64_t head_dim = 0);
 
   void ReadOutputs(int64_t first, int64_t count, absl::Span<float> numbers) const override;

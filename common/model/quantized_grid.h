@@ -10,18 +10,18 @@
 
 namespace tandem {
 
-// A matrix [outputs, inputs] of a quantised checkpoint in the form that its files have it in (Quantization):
-// codes, and for each output and each group of inputs a scale and a zero point. A number is
+// A matrix [outputs, inputs] of a quantised checkpoint, as stored in its files (Quantization): codes, and a
+// scale and a zero point for each output and each group of inputs. A number is
 //
 //   (code - zero point) * scale
 //
-// in float32, rounded once if at all: the difference is exact. A code that is a float and no number (F8_E4M3
-// has such) makes none.
+// in float32, rounded at most once: the difference is exact. A float code that is NaN (F8_E4M3 has such
+// codes) gives NaN.
 //
-// Whoever makes one has checked that all parts have the bytes for these sizes, and keeps them mapped.
+// The creator must have checked that all parts have enough bytes for these sizes, and must keep them mapped.
 class QuantizedGrid final : public QuantizedMatrix {
  public:
-  // Where the codes stand.
+  // The layout of the codes.
   enum class Codes {
     kWordsAlongOutputs,  // [inputs, outputs / n] words: kAwq, in its order
     kWordsAlongInputs,   // [inputs / n, outputs] words
@@ -29,7 +29,7 @@ class QuantizedGrid final : public QuantizedMatrix {
     kInt8,               // [outputs, inputs]
     kFloat8,             // [outputs, inputs], F8_E4M3
   };
-  // Of a value for each block of outputs and inputs: where that of a block stands, in elements.
+  // The layout of one value per block of outputs and inputs, in elements.
   struct Grid {
     int64_t output_stride = 0;
     int64_t input_stride = 0;
@@ -40,8 +40,8 @@ class QuantizedGrid final : public QuantizedMatrix {
     const char* data = nullptr;
     Grid grid;
   };
-  // Zero points: words with n of them in outputs that follow one another, whose `grid` counts words; or
-  // bytes, which have the scales' grid. Without `data` all are `constant`.
+  // Zero points: words with those of n consecutive outputs, for which `grid` counts words; or bytes, with the
+  // grid of the scales. Without `data`, all are `constant`.
   struct Zeros {
     enum class Kind {
       kConstant,
@@ -74,7 +74,7 @@ class QuantizedGrid final : public QuantizedMatrix {
       : QuantizedMatrix(parts.num_outputs, parts.num_inputs, parts.codes, parts.stored),
         parts_(std::move(parts)) {}
 
-  // Several outputs at once are read faster where words hold codes of outputs side by side.
+  // Reading several outputs at once is faster if words hold codes of neighbouring outputs.
   void ReadOutputs(int64_t first, int64_t count, absl::Span<float> numbers) const override;
   Coding coding() const override;
   void ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const override;
@@ -89,8 +89,8 @@ class QuantizedGrid final : public QuantizedMatrix {
   const Parts parts_;
 };
 
-// What the bits of an F8_E4M3 stand for: a sign, four bits of exponent, three of mantissa; no infinities, and
-// a number is none where both fields are all ones.
+// The value of an F8_E4M3: a sign, four bits of exponent, three of mantissa; no infinities; NaN if both
+// fields are all ones.
 float Float8ToFloat(uint8_t bits);
 
 }  // namespace tandem

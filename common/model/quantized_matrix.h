@@ -10,8 +10,8 @@
 
 namespace tandem {
 
-// A matrix [outputs, inputs] whose numbers follow from integers or small floats and scales in files.
-// Immutable: any thread may read.
+// A matrix [outputs, inputs] whose numbers are computed from integers or small floats, and scales, in files.
+// Immutable, so thread-safe.
 class QuantizedMatrix {
  public:
   virtual ~QuantizedMatrix() = default;
@@ -20,7 +20,7 @@ class QuantizedMatrix {
 
   int64_t num_outputs() const { return num_outputs_; }
   int64_t num_inputs() const { return num_inputs_; }
-  // Where the integers or floats begin.
+  // The start of the integers or floats.
   const char* codes() const { return codes_; }
 
   // The numbers of some outputs, [count, num_inputs].
@@ -30,15 +30,15 @@ class QuantizedMatrix {
   // whose outputs have num_inputs. Writes all that `rows` has of them.
   virtual void ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const = 0;
 
-  // Of so many numbers in the files, whole outputs of it: in proportion.
+  // Bytes in the files of `numbers` numbers (whole outputs), in proportion.
   uint64_t bytes_of(int64_t numbers) const;
-  // Has the system read what lies in files, if it is not in memory.
+  // Makes the system read the matrix from its files into memory, if it is not there.
   void Fetch() const;
-  // Lets go of the memory that what has been read was mapped to.
+  // Releases the mapped memory of the parts that were read.
   void Release() const;
 
  protected:
-  // `stored`: all that lies in files.
+  // `stored`: all its parts in files.
   QuantizedMatrix(int64_t num_outputs, int64_t num_inputs, const char* codes,
                   std::vector<absl::string_view> stored)
       : num_outputs_(num_outputs), num_inputs_(num_inputs), codes_(codes), stored_(std::move(stored)) {}

@@ -3,17 +3,16 @@
 #include <memory>
 #include <string>
 
-#include "common/model/quantization.h"
+#include "common/model/config/quantization.h"
 #include "common/model/tensor_source.h"
 #include "common/model/weight_files.h"
 
 namespace tandem {
 
-// The tensors of a quantised checkpoint's folder by the names that its model has: a matrix NAME.weight that
-// lies there in the tensors of `quantization` is handed out as kQuantized, all else as it lies in the files.
-// What activations or keys and values would be rounded with is not used. A log line says what
-// engines make of the matrices. The tensor whose name ends in `embedding` is not quantised, as its rows are
-// read one by one.
+// The tensors of a quantised checkpoint's folder, under the model's names. A matrix NAME.weight that is
+// stored in the tensors of `quantization` is returned as kQuantized, all others as stored. Scales for
+// rounding activations or keys and values are not used. A log line says what engines make of the matrices.
+// The tensor whose name ends in `embedding` is not quantised, because its rows are read one by one.
 std::unique_ptr<TensorSource> MakeQuantizedTensors(WeightFiles files, const Quantization& quantization,
                                                    const std::string& embedding);
 

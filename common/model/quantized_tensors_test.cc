@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/model.h"
-#include "common/model/quantized_fixture.h"
 #include "common/model/quantized_grid.h"
 #include "common/model/tensor_convert.h"
+#include "common/model/testing/quantized_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

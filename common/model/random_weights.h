@@ -11,12 +11,12 @@
 
 namespace tandem {
 
-// Tensors that are made when they are asked for; see Model::Random.
+// Tensors that are generated on request; see Model::Random.
 class RandomWeights final : public TensorSource {
  public:
   explicit RandomWeights(uint64_t seed) : seed_(seed) {}
 
-  // Nothing is optional here: a tied model gets no output projection of its own.
+  // There are no optional tensors: a tied model gets no output projection of its own.
   bool Contains(const std::string& /*name*/) const override { return false; }
   // ResourceExhausted without memory, InvalidArgument for sizes below 1 or whose product overflows.
   absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) override;

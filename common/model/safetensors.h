@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-// A tensor as it lies in a file, whatever its dtype.
+// A tensor as stored in a file, of any dtype.
 struct StoredTensor {
   absl::string_view dtype;  // The format's name: "I32". Static storage.
   std::vector<int64_t> shape;
@@ -39,8 +39,8 @@ class SafetensorsFile {
   const std::vector<std::string>& names() const { return names_; }
   bool Contains(absl::string_view name) const { return entries_.contains(name); }
 
-  // NotFound when there is no such tensor; Unimplemented when its dtype is one that weights cannot have here
-  // (the format knows integers and 8-bit floats too).
+  // NotFound if there is no such tensor; Unimplemented if weights cannot have its dtype here (the format also
+  // has integers and 8-bit floats).
   absl::StatusOr<TensorView> Tensor(absl::string_view name) const;
   // NotFound when there is no such tensor.
   absl::StatusOr<StoredTensor> Stored(absl::string_view name) const;

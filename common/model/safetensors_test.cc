@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/model/model_folder_fixture.h"
+#include "common/model/testing/model_folder_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -108,9 +108,9 @@ INSTANTIATE_TEST_SUITE_P(
         Hostile{
             "DuplicateTensor",
             R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-            2, "key \"t\" stands twice in one object, expected once"},
+            2, "key \"t\" occurs twice in one object, expected once"},
         Hostile{"DuplicateField", OneTensor(R"("dtype":"U8","shape":[1],"shape":[2],"data_offsets":[0,2])"),
-                2, "key \"shape\" stands twice"},
+                2, "key \"shape\" occurs twice"},
         Hostile{"Deep", "{\"t\":" + std::string(100'000, '['), 0,
                 "nested too deep, expected at most 32 levels"},
         Hostile{"DeepObjects",

@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// What a caller's certificate says it is, by URIs such as spiffe://tandem/role/router among its alternative
-// names: a set of bits, since it may have several.
+// The roles in a caller's certificate, given by URIs such as spiffe://tandem/role/router among its
+// alternative names. A set of bits, because a certificate may have several roles.
 using PeerRoles = uint8_t;
 inline constexpr PeerRoles kNoRole = 1;  // No certificate, or one without a role.
 inline constexpr PeerRoles kRouterRole = 2;
@@ -29,23 +29,23 @@ struct AccessRule {
   PeerRoles allowed = 0;
 };
 
-// Every method of every server; what is not in it nobody may call.
+// The rules for every method of every server. Nobody may call a method without a rule.
 absl::Span<const AccessRule> AccessRules();
 
 // Whether a caller with these roles may call the method ("/package.Service/Method").
 bool MayCall(v1::ServerRole server, absl::string_view method, PeerRoles roles);
 
-// The role of one alternative name; 0 for other URIs.
+// The role in one alternative name; 0 for other URIs.
 PeerRoles RoleOfUri(absl::string_view uri);
 
-// The roles of a call's peer; 0 without TLS, or without a certificate that has one.
+// The roles of a call's peer; 0 without TLS, or without a certificate that has a role.
 PeerRoles RolesOf(const grpc::AuthContext& context);
 
 // "spiffe://tandem/role/router" for a router.
 std::string RoleUri(v1::ServerRole role);
 
-// Applies the rules to every call of a server with TLS, before any service sees it: PERMISSION_DENIED, with
-// one message for all, to those that may not. Whether the certificate is valid has been decided by then.
+// Applies the rules to every call of a server with TLS, before any service sees it. Forbidden calls get
+// PERMISSION_DENIED, with the same message for all. The certificate has been validated before.
 std::shared_ptr<grpc::AuthMetadataProcessor> MakeAccessProcessor(v1::ServerRole server);
 
 }  // namespace tandem

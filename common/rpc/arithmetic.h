@@ -8,14 +8,14 @@
 
 namespace tandem {
 
-// What decides the bits of a verifier's outputs, in words, by what it says of itself as the verifier of
-// `model` alone. Empty if it does not say enough.
+// Describes the arithmetic on which the bits of a verifier's outputs depend. `info`: of the verifier as one
+// of `model` alone. Empty if it does not say enough.
 std::string ComputesInWords(const v1::ServerInfo& info, const v1::ModelInfo& model);
 
-// Their hash, 0 of none: verifiers with the same go on with one another's outputs. Routers and verifiers
-// compare theirs, so that it is part of the wire protocol: never change it.
+// The hash of ComputesInWords, 0 if that is empty. Verifiers with the same hash continue one another's
+// outputs. Routers and verifiers compare hashes, so this is part of the wire protocol: never change it.
 uint64_t ArithmeticOf(absl::string_view computes);
-// Of outputs with an adapter of that fingerprint.
+// The same for outputs with an adapter of this fingerprint.
 uint64_t ArithmeticWithAdapter(uint64_t arithmetic, uint64_t fingerprint);
 
 }  // namespace tandem

@@ -5,21 +5,22 @@
 
 namespace tandem {
 
-// Bounds what the peer of a server's connection without TLS may send: what gRPC reads from this socket, and
-// writes to it, goes through ConnectionFrames, and a read that brings too much of a header list, or more
-// calls than `most_calls` whose answers have not been written, or too many frames that carry nothing, finds
-// the end of the connection, and `on_cut` is called on the reader's thread. Call before gRPC has the socket.
+// Bounds what the peer of a server's connection without TLS may send. All bytes that gRPC reads from and
+// writes to this socket pass through ConnectionFrames. The connection is cut if a header list is too long, if
+// more than `most_calls` calls have no answer written, or if there are too many frames that carry nothing:
+// gRPC's read then finds the end of the connection, and `on_cut` is called on the reader's thread. Call it
+// before gRPC gets the socket.
 //
-// Frames that carry nothing may be as many at once as calls, twice as many a second, and one more for each
-// message that was written: some clients (grpc-go) answer each with a ping, to find out how much the network
-// holds.
+// Frames that carry nothing: `most_calls` are allowed at once, twice as many per second, and one more for
+// each written message, because some clients (grpc-go) answer each message with a ping to estimate the
+// bandwidth.
 //
-// gRPC has no place to look at bytes before it parses them, but reads with recvmsg and writes with sendmsg,
-// which this library defines for the whole process in terms of the system calls. For every other socket that
-// changes nothing. With TLS the bytes are encrypted.
+// gRPC has no hook for bytes before it parses them, but it reads with recvmsg and writes with sendmsg. This
+// library defines both for the whole process, on top of the system calls; nothing changes for other sockets.
+// It cannot be used with TLS, where the bytes are encrypted.
 void BoundSocket(int descriptor, uint64_t most_calls, std::function<void()> on_cut);
 
-// How many connections were cut since this was last asked, by what for.
+// How many connections were cut since the last call, by reason.
 struct CutSockets {
   int header_lists = 0;
   int calls = 0;

@@ -19,8 +19,8 @@ double UnixSeconds(absl::Time time) {
 CertificateWatch::CertificateWatch(const TlsFiles& files, MetricsRegistry* metrics) : files_(files) {
   GaugeFamily& expiry =
       metrics->AddGauge({"tandem_tls_certificate_expiry_timestamp_seconds",
-                         "Unix time at which the first certificate of a file expires: of the server's own "
-                         "certificates (identity), or of the authorities for peers (ca).",
+                         "Unix time at which the first certificate in a file expires: the server's own "
+                         "certificates (identity) or the certificate authorities of peers (ca).",
                          {"use"}});
   if (!files.certificate.empty()) identity_ = expiry.With({"identity"});
   if (!files.ca.empty()) ca_ = expiry.With({"ca"});

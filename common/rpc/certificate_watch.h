@@ -10,17 +10,16 @@
 
 namespace tandem {
 
-// Tells by metrics and log when a server's certificates expire, from construction to destruction: it reads
-// the files as often as gRPC does, so that what it tells is of the certificates that new connections are made
-// with.
+// Reports by metrics and log when a server's certificates expire, from construction to destruction. It reads
+// the files as often as gRPC does, so that it reports the certificates that new connections use.
 //
 //   tandem_tls_certificate_expiry_timestamp_seconds{use}   "identity" (--tls-certificate), "ca" (--tls-ca)
 //
-// Files that cannot be used leave the metric as it was and a warning in the log, so that a renewal that went
-// wrong is seen at the latest when the alert for the certificate of before fires. Any thread may call Look.
+// If the files cannot be used, the metric stays and the log gets a warning, so that a failed renewal is
+// noticed at the latest when the alert for the old certificate fires. Any thread may call Look.
 class CertificateWatch {
  public:
-  // `metrics` outlives it, and has no other. Files have been looked at when it returns.
+  // `metrics` outlives this, and may have only one. The constructor has read the files when it returns.
   CertificateWatch(const TlsFiles& files, MetricsRegistry* metrics);
   ~CertificateWatch();
   CertificateWatch(const CertificateWatch&) = delete;

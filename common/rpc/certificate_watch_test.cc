@@ -8,8 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "common/base/file.h"
-#include "common/rpc/certificates_fixture.h"
 #include "common/rpc/security.h"
+#include "common/rpc/testing/certificates_fixture.h"
 #include "gtest/gtest.h"
 
 namespace tandem {

@@ -31,22 +31,19 @@ namespace tandem {
 //              |       (queue flushed)         |                                 on_closed
 //              '---------- server finishes, connection lost, Cancel, overflow -----^
 //
-// - on_message: every message in order, never two at a time, none after Cancel or an overflow but for one
-// whose
-//   delivery had begun. By default the next read starts when it returns; with `max_unacknowledged` above 0
-//   reading pauses while that many messages have been delivered and not acknowledged. A paused stream learns
-//   of the server's end only once reading goes on.
+// - on_message: every message in order, never two at a time. After Cancel or an overflow, only a delivery
+//   that had begun still happens. By default the next read starts when the callback returns; with
+//   `max_unacknowledged` above 0, reading pauses while that many delivered messages are not acknowledged. A
+//   paused stream notices the server's end only when reading resumes.
 // - on_closed: exactly once, after every other callback, with the call's status; RESOURCE_EXHAUSTED after an
 //   overflow of the outbound queue, which cancels the call.
-// - WriteBehind: for what is large and can wait. Such messages keep their order among themselves, and all
-// that Write
-//   queues passes them. on_room: so many of them have been written that low_bytes_behind are left, after
-//   there were more.
-// - Disconnect: half-closes after what is queued is sent; idempotent. The server then ends the call.
+// - WriteBehind: for large messages that can wait. They keep their order among themselves, and all messages
+//   of Write pass them. on_room: called when the bytes queued by WriteBehind fall to low_bytes_behind.
+// - Disconnect: half-closes after all queued messages are sent; idempotent. The server then ends the call.
 //
-// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after
-// on_closed, so that they may hold the stream. Lifetime: shared; the call holds a reference from Start until
-// on_closed. Write, Acknowledge, Disconnect and Cancel are harmless after that.
+// Callbacks run on gRPC's threads without locks, and should only post work elsewhere. They are destroyed
+// after on_closed, so that they may hold the stream. Lifetime: shared; the call holds a reference from Start
+// until on_closed. Write, Acknowledge, Disconnect and Cancel are harmless after that.
 template <class Request, class Response>
 class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
                          public std::enable_shared_from_this<ClientBidi<Request, Response>> {
@@ -67,10 +64,12 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
   // For metadata, deadline and wait_for_ready; before Start only.
   grpc::ClientContext& context() { return context_; }
 
-  // Call once. `start_call` binds the two to the stub's method. What was written before goes out first.
+  // Call it once. `start_call` passes context and reactor to the stub's method. Messages written before are
+  // sent first.
   void Start(const StartCallFunction& start_call, Callbacks callbacks) {
     start_call(&context_, this);
-    // Reads and writes come from other threads than reactions: the hold keeps the call until they cannot.
+    // Reads and writes start on threads outside of reactions. The hold keeps the call alive until no more can
+    // start.
     this->AddHold();
     std::shared_ptr<ClientBidi> self = this->shared_from_this();
     Perform([&] {
@@ -80,8 +79,8 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     this->StartCall();
   }
 
-  // Queues a message. False when the stream takes no more: disconnected, cancelled, ended, or overflowing
-  // just now.
+  // Queues a message. False if the stream accepts no more: it is disconnected, cancelled or ended, or this
+  // message overflows the queue.
   bool Write(Request request) {
     bool queued = false;
     bool overflow = false;
@@ -98,7 +97,8 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     return queued;
   }
 
-  // Queues a message behind all others. False when it was not taken; the stream goes on if it did.
+  // Queues a message behind all others. False if it was not accepted; an overflow here does not end the
+  // stream.
   bool WriteBehind(Request request) {
     bool queued = false;
     Perform([&] {
@@ -108,7 +108,7 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     return queued;
   }
 
-  // What has not been written yet: by Write, less the message that is being written, and by WriteBehind.
+  // Queued bytes: of Write, without the message in flight, and of WriteBehind.
   struct Backlog {
     size_t bytes = 0;
     size_t num_behind = 0;
@@ -121,7 +121,7 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
             .bytes_behind = queue_.bytes_behind() + outgoing_behind_};
   }
 
-  // `count` delivered messages have been dealt with.
+  // `count` delivered messages have been processed.
   void Acknowledge(size_t count = 1) {
     Perform([&] { unacknowledged_ -= std::min(count, unacknowledged_); });
   }
@@ -130,8 +130,7 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     Perform([&] { half_closing_ = true; });
   }
 
-  // Gives the call up: what is queued is dropped, and on_closed follows with CANCELLED, unless the call had
-  // ended.
+  // Cancels the call: drops queued messages; on_closed follows with CANCELLED, unless the call had ended.
   void Cancel() {
     context_.TryCancel();
     Perform([&] {
@@ -157,8 +156,9 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
   ClientBidi(const StreamLimits& limits, size_t max_unacknowledged)
       : max_unacknowledged_(max_unacknowledged), low_bytes_behind_(limits.low_bytes_behind), queue_(limits) {}
 
-  // Applies a change of state, then hands gRPC what became possible. Operations are claimed under the mutex
-  // and started without it; the hold is released only when nothing is claimed and nothing can be any more.
+  // Applies a change of state, then starts the gRPC operations that became possible. Operations are claimed
+  // under the mutex and started without it. The hold is released only when no operation is claimed and none
+  // can be claimed any more.
   template <class Change>
   void Perform(Change change) {
     Claims claims;
@@ -176,7 +176,7 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
   Claims Claim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Claims claims;
     if (self_ == nullptr) return claims;
-    // A cancelled call is read to its end, since that is how the end is noticed.
+    // A cancelled call is read to its end, because the reads show the end.
     const bool paused = !cancelled_ && max_unacknowledged_ > 0 && unacknowledged_ >= max_unacknowledged_;
     if (!reading_ && !delivering_ && !paused && !ended_) claims.read = reading_ = true;
     if (!writing_ && !ended_ && !queue_.empty()) {
@@ -234,7 +234,7 @@ class ClientBidi final : private grpc::ClientBidiReactor<Request, Response>,
     Perform([&] { writing_ = false; });
   }
 
-  // What ends with the call, in the order opposite to destruction.
+  // Everything that is destroyed with the call, in reverse order of destruction.
   struct Remains {
     std::shared_ptr<ClientBidi> self;
     Callbacks callbacks;

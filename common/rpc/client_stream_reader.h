@@ -18,11 +18,13 @@ namespace tandem {
 
 // The client of a server-streaming call, usable from any thread.
 //
-//   auto call = ClientStreamReader<VerifierGenerateRequest,
-//   GenerateResponse>::Create(/*max_unacknowledged=*/8); call->context().set_deadline(...);
+//   using Call = ClientStreamReader<VerifierGenerateRequest, GenerateResponse>;
+//   auto call = Call::Create(/*max_unacknowledged=*/8);
+//   call->context().set_deadline(...);
 //   call->Start(std::move(request),
-//               [&](auto* context, auto* request, auto* reactor) { stub->async()->Generate(context, request,
-//               reactor); },
+//               [&](auto* context, auto* request, auto* reactor) {
+//                 stub->async()->Generate(context, request, reactor);
+//               },
 //               {.on_message = [...](GenerateResponse m) { ... }, .on_done = [...](absl::Status s) { ... }});
 //
 //                  message                    limit reached
@@ -32,16 +34,15 @@ namespace tandem {
 //                |  status, or TryCancel                     | TryCancel: read to the end without delivering
 //                '----------------> DONE (on_done) <---------'
 //
-// - on_message: every message in order, never two at a time, none after TryCancel but for one whose delivery
-// had
-//   begun. With `max_unacknowledged` above 0 reading pauses while that many messages have been delivered and
-//   not acknowledged: 1 reads only when told. 0: reading never pauses. A paused call learns of its end only
-//   once reading goes on.
+// - on_message: every message in order, never two at a time. After TryCancel, only a delivery that had begun
+//   still happens. With `max_unacknowledged` above 0, reading pauses while that many delivered messages are
+//   not acknowledged; with 1, every read needs an Acknowledge. 0: reading never pauses. A paused call notices
+//   its end only when reading resumes.
 // - on_done: exactly once, last, with the call's status.
 //
-// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after on_done,
-// so that they may hold the call. Lifetime: shared; gRPC's side holds a reference from Start until on_done.
-// Acknowledge and TryCancel are harmless after that.
+// Callbacks run on gRPC's threads without locks, and should only post work elsewhere. They are destroyed
+// after on_done, so that they may hold the call. Lifetime: shared; gRPC's side holds a reference from Start
+// until on_done. Acknowledge and TryCancel are harmless after that.
 template <class Request, class Response>
 class ClientStreamReader final : private grpc::ClientReadReactor<Response>,
                                  public std::enable_shared_from_this<ClientStreamReader<Request, Response>> {
@@ -60,11 +61,11 @@ class ClientStreamReader final : private grpc::ClientReadReactor<Response>,
   // For metadata, deadline and wait_for_ready; before Start only.
   grpc::ClientContext& context() { return context_; }
 
-  // Call once. `start_call` binds the three to the stub's method.
+  // Call it once. `start_call` passes context, request and reactor to the stub's method.
   void Start(Request request, const StartCallFunction& start_call, Callbacks callbacks) {
     request_ = std::move(request);
     start_call(&context_, &request_, this);
-    // Reads come from other threads than reactions: the hold keeps the call until they cannot.
+    // Reads start on threads outside of reactions. The hold keeps the call alive until no more can start.
     this->AddHold();
     std::shared_ptr<ClientStreamReader> self = this->shared_from_this();
     Perform([&] {
@@ -74,12 +75,12 @@ class ClientStreamReader final : private grpc::ClientReadReactor<Response>,
     this->StartCall();
   }
 
-  // `count` delivered messages have been dealt with.
+  // `count` delivered messages have been processed.
   void Acknowledge(size_t count = 1) {
     Perform([&] { unacknowledged_ -= std::min(count, unacknowledged_); });
   }
 
-  // Gives the call up; on_done follows with CANCELLED, unless the call had ended.
+  // Cancels the call; on_done follows with CANCELLED, unless the call had ended.
   void TryCancel() {
     context_.TryCancel();
     Perform([&] { cancelled_ = true; });
@@ -128,7 +129,7 @@ class ClientStreamReader final : private grpc::ClientReadReactor<Response>,
     Perform([&] { delivering_ = false; });
   }
 
-  // What ends with the call, in the order opposite to destruction.
+  // Everything that is destroyed with the call, in reverse order of destruction.
   struct Remains {
     std::shared_ptr<ClientStreamReader> self;
     Callbacks callbacks;

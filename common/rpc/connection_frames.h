@@ -10,8 +10,8 @@
 
 namespace tandem {
 
-// Finds the frames in the bytes of one direction of an HTTP/2 connection (RFC 9113, section 4.1), in whatever
-// pieces they come. Nothing is decoded. Plain logic, not thread-safe.
+// Finds the frames in the bytes of one direction of an HTTP/2 connection (RFC 9113, section 4.1), however the
+// bytes are cut into pieces. Decodes no payloads. Plain logic. Not thread-safe.
 //
 //   PREFACE --> FRAME HEADER (9 bytes) --> PAYLOAD --> FRAME HEADER ...
 class FrameHeaders {
@@ -23,10 +23,11 @@ class FrameHeaders {
     uint32_t stream = 0;
   };
 
-  // Frames begin behind so many bytes.
+  // `preface`: the number of bytes before the first frame.
   explicit FrameHeaders(size_t preface) : skip_(preface) {}
 
-  // What came next. Shows each frame whose header is complete now; false as soon as `see` says so.
+  // Takes the next bytes. Calls `see` for each frame whose header is complete now; stops and returns false as
+  // soon as `see` does.
   bool Take(absl::Span<const uint8_t> bytes, absl::FunctionRef<bool(const Header&)> see);
 
  private:
@@ -37,33 +38,33 @@ class FrameHeaders {
   size_t frame_bytes_ = 0;  // Of it, so far.
 };
 
-// What the client of a server's connection has begun and not yet been answered, and what it sends besides:
-// header lists that are longer, or come in more pieces, than any that a server takes (RFC 9113, sections 4.3
-// and 6.10), and frames that carry nothing. gRPC before 1.56.2 finds out about the first only when the list
-// has ended, and looks at an unfinished string again from its beginning with every piece (CVE-2023-33953); it
-// holds clients to its limit of calls only when they have acknowledged it.
+// Counts, on a server's connection, the client's unanswered calls, header lists that are longer or come in
+// more pieces than a server accepts (RFC 9113, sections 4.3 and 6.10), and frames that carry nothing. gRPC
+// before 1.56.2 checks a header list only at its end, and scans an unfinished string again from its beginning
+// with every piece (CVE-2023-33953). gRPC enforces its limit of calls only after the client has acknowledged
+// it.
 //
-// Plain logic, not thread-safe. Memory: some bytes for each call that is open.
+// Plain logic. Not thread-safe. Memory: some bytes for each open call.
 class ConnectionFrames {
  public:
-  // Twice what kMaxMetadataBytes allows, whatever the coding.
+  // Twice kMaxMetadataBytes, in any encoding.
   static constexpr size_t kMostBytes = 32 << 10;
   static constexpr size_t kMostFrames = 32;
 
-  // What came next from the client. False when a header list is beyond its bounds, or more calls are open
-  // than `most_calls`; the connection is to be cut.
+  // The next bytes from the client. False if a header list exceeds its bounds, or more than `most_calls`
+  // calls are open; then cut the connection.
   bool Receive(absl::Span<const uint8_t> bytes, size_t most_calls);
-  // What went next to it.
+  // The next bytes to the client.
   void Send(absl::Span<const uint8_t> bytes);
 
-  // Begun by the client, and neither ended by the server nor reset by either.
+  // Calls that the client has begun, and that the server has not ended and neither side has reset.
   size_t num_calls() const { return calls_.size(); }
-  // Whether the last Receive() failed for calls, and not for a header list.
+  // Whether the last Receive() failed because of calls, not because of a header list.
   bool too_many_calls() const { return too_many_calls_; }
-  // Frames that make work and carry nothing: pings and settings that are no acknowledgements, resets,
-  // priorities, empty data before a stream's end, and frames of types that nobody knows.
+  // Frames that cost work and carry nothing: pings and settings that are no acknowledgements, resets,
+  // priorities, empty data before a stream's end, and frames of unknown types.
   uint64_t num_idle_frames() const { return num_idle_; }
-  // Frames with data that went to the client.
+  // Data frames sent to the client.
   uint64_t num_sent_messages() const { return num_sent_; }
 
  private:

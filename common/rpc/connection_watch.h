@@ -13,24 +13,25 @@
 
 namespace tandem {
 
-// What a connection has done until now.
+// The totals of a connection.
 struct ConnectionSample {
   uint64_t received_bytes = 0;  // From the peer.
   uint64_t taken_bytes = 0;     // Sent, and acknowledged by the peer.
   uint64_t unsent_bytes = 0;    // That the server wrote and the peer's window does not let go.
-  // For how long, in all, there was something to send and the peer's window was closed.
+  // The total time during which there was something to send and the peer's window was closed.
   absl::Duration window_closed;
 };
 
-// Which connections are to be cut because their peers ask and do not listen: answers that are not taken wait
-// in memory that gRPC does not bound, as calls that it refuses count for no stream once they are answered.
+// Decides which connections to cut because their peers send calls and do not read the answers. Unread answers
+// wait in memory that gRPC does not bound, because refused calls do not count as streams once they are
+// answered.
 //
-// A peer's debt is what it has sent while its window was closed for most of the time, less an eighth of what
-// it took, a call being shorter than its answer, but hardly by more. It is forgiven when nothing waits any
-// more. A peer that is slow, or has stopped, does not send meanwhile; one that reads many answers at once, as
-// gRPC's clients do, has an open window.
+// A peer's debt is the number of bytes that it sent while its window was closed for most of the time, less an
+// eighth of the bytes that it read (an answer is hardly more than eight times as long as its call). The debt
+// ends when nothing waits any more. Honest peers have no debt: a slow or stopped peer does not send
+// meanwhile, and a peer that reads many answers at once, like gRPC's clients, has an open window.
 //
-// Plain logic, not thread-safe.
+// Plain logic. Not thread-safe.
 class UnreadOutput {
  public:
   struct Options {
@@ -41,17 +42,17 @@ class UnreadOutput {
 
   explicit UnreadOutput(const Options& options) : options_(options) {}
 
-  // What became of a connection in the `elapsed` since its last sample, or its first one.
+  // A new sample of a connection, `elapsed` after the previous one.
   void Observe(Id connection, const ConnectionSample& sample, absl::Duration elapsed);
-  // There is nothing to send on it.
+  // Nothing waits on the connection.
   void OnNothingWaits(Id connection);
   void Forget(Id connection);
-  // Takes out the connections that are to be cut: those beyond their own bound, and those with the highest
-  // debts until the rest are within the bound in all.
+  // Removes and returns the connections to cut: those beyond their own bound, and those with the highest
+  // debts until the others are within the total bound.
   std::vector<Id> TakeCut();
 
-  // How much memory this many bytes of calls can take while nobody reads what became of them: gRPC keeps some
-  // 10 KB for each, and the shortest has some 16 bytes on the wire.
+  // Memory per byte of calls whose answers nobody reads: gRPC keeps some 10 KB for each call, and the
+  // shortest call has some 16 bytes on the wire.
   static constexpr uint64_t kMemoryPerByte = 640;
 
  private:
@@ -65,13 +66,13 @@ class UnreadOutput {
   uint64_t total_debt_bytes_ = 0;
 };
 
-// Watches the sockets that a Listener handed to gRPC, which owns and closes them whenever it likes: a
-// descriptor is looked at only while it is still the same socket's. No descriptor and no lock is held.
+// Watches the sockets that a Listener passed to gRPC. gRPC owns them and may close them at any time, so a
+// descriptor is used only while it still belongs to the same socket. Holds no descriptors and no locks.
 //
 // Not thread-safe.
 class ConnectionWatch {
  public:
-  // How often Look is to be called.
+  // How often to call Look.
   static constexpr int kPeriodMs = 100;
 
   struct Options {
@@ -81,9 +82,9 @@ class ConnectionWatch {
   };
   explicit ConnectionWatch(const Options& options) : options_(options), unread_(options.unread) {}
 
-  // A socket, before gRPC has it, and where its peer is.
+  // Adds a socket, with its peer's address, before gRPC gets it.
   void Add(int descriptor, std::optional<PeerAddress> peer);
-  // Looks at all of them and shuts down those that are to be cut. `elapsed` since the last time.
+  // Samples all sockets, and shuts down those to cut. `elapsed`: since the last call.
   void Look(absl::Duration elapsed);
   bool empty() const { return watched_.empty(); }
 

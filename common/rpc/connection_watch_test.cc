@@ -7,8 +7,8 @@
 
 #include "absl/time/clock.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/raw_http2_fixture.h"
 #include "common/rpc/server.h"
+#include "common/rpc/testing/raw_http2_fixture.h"
 #include "gtest/gtest.h"
 #include "tandem/v1/admin.grpc.pb.h"
 

@@ -19,7 +19,7 @@ void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
            "Most CPU time to compile one constraint, in a process of its own.")
       .Add("constraint-compile-memory", &options.compile_memory_mib, "Most MiB of memory for that process.")
       .InRange(64, 1 << 20)
-      .Add("constraint-cache", &options.cache_mib, "MiB of compiled constraints to keep.")
+      .Add("constraint-cache", &options.cache_mib, "Most MiB of compiled constraints to cache.")
       .InRange(0, 1 << 20)
       .Add("max-waiting-constraints", &options.max_waiting,
            "Most constraints that wait to be compiled; further ones are refused.")

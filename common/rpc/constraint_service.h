@@ -27,10 +27,10 @@ struct ConstraintFlags {
 };
 void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags);
 
-// What becomes of constraints, as docs/metrics.md lists it. Safe from any thread.
+// Metrics about constraints, as listed in docs/reference/metrics.md. Thread-safe.
 class ConstraintMetrics final : public ConstraintCompilerListener {
  public:
-  // Names begin with `prefix`, as in tandem_verifier.
+  // `prefix`: of the metrics' names, such as tandem_verifier.
   ConstraintMetrics(MetricsRegistry* registry, absl::string_view prefix);
 
   void OnLookup(bool known) override;
@@ -45,8 +45,8 @@ class ConstraintMetrics final : public ConstraintCompilerListener {
   Gauge cache_bytes_;
 };
 
-// What compiles constraints for a vocabulary; none, which the log tells, where that could not be made: this
-// build has no grammars, or the model no end-of-text token. `clock` and `metrics` outlive it.
+// Starts a compiler of constraints for a vocabulary. Null, with a log message, if that is impossible because
+// this build has no grammars or the model has no end-of-text token. `clock` and `metrics` outlive it.
 std::unique_ptr<ConstraintCompiler> StartConstraintCompiler(
     const ConstraintFlags& options, absl::StatusOr<std::shared_ptr<const GrammarVocabulary>> vocabulary,
     const Clock* clock, ConstraintMetrics* metrics);

@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// A request's constraint, ready to be compiled. InvalidArgument names the field and the place in it.
+// A request's constraint, ready to compile. InvalidArgument names the field and the place in it.
 absl::StatusOr<ConstraintSource> ConstraintFromProto(const v1::Constraint& proto,
                                                      const ConstraintLimits& limits);
 

@@ -11,9 +11,8 @@ namespace tandem {
 // FromProto checks what can be checked without the session: that an event is set, that parallel arrays have
 // one length, counts are within the bounds of draft_messages.h, budgets within the tree's, token ids below
 // 2^31, node ids do not wrap and stand after their parents, and status codes exist. Errors are
-// InvalidArgument and name the field. Whether parents and tokens are known, and scores make sense, is for the
-// tree's mirror to judge. Texts meant for logs are cut to 1 KiB, a request's id to 128 bytes, and headers of
-// traces that are too long to be good are left out.
+// InvalidArgument and name the field. The tree's mirror checks parents, tokens and scores. Texts for logs are
+// cut to 1 KiB and a request's id to 128 bytes; trace headers that are too long to be valid are dropped.
 absl::StatusOr<DraftRequest> DraftRequestFromProto(const v1::DraftRequest& proto);
 v1::DraftRequest DraftRequestToProto(DraftRequest request);
 

@@ -2,9 +2,9 @@
 
 namespace tandem {
 
-// From now on what gRPC and protobuf themselves log goes through common/base/log.h, as warnings, and at most
-// some lines a second: peers decide how many there are, and they would write each to standard error on the
-// thread that serves them. Once.
+// Redirects the logs of gRPC and protobuf to common/base/log.h, as warnings, limited to some lines per
+// second. Without it, they write each line to standard error on the thread that serves a peer, and peers
+// decide how many lines there are. Call it once.
 void TakeGrpcLog();
 
 }  // namespace tandem

@@ -19,51 +19,51 @@
 
 namespace tandem {
 
-// A server's listening sockets, and the thread that accepts connections there and hands them to gRPC. gRPC's
-// own listener gives up for good at the first connection that it cannot accept, such as when the process has
-// no file descriptor left; this one goes on as soon as there are some again.
+// A server's listening sockets, and the thread that accepts connections and passes them to gRPC. gRPC's own
+// listener stops for good at the first connection that it cannot accept, for example because the process has
+// no file descriptors left. This one continues as soon as there are some again.
 //
-// Descriptors for connections end before those of the process do, which has files and calls other servers. A
-// connection beyond is closed at once, so that its client learns of it. One whose peer calls and does not
-// read what it is answered is shut down (ConnectionWatch).
+// Connections may use only part of the process's descriptors, because it needs others for files and for calls
+// to other servers. A further connection is closed at once, so that its client notices. A connection whose
+// peer sends calls and does not read the answers is shut down (ConnectionWatch).
 //
 //   Bind --> LISTENING (connections wait) --Start--> ACCEPTING --Stop--> CLOSED
 //
-// Bind, Start, Stop and destruction belong to one thread; the rest may be called from any.
+// Call Bind, Start, Stop and the destructor on one thread. All other methods are thread-safe.
 class Listener {
  public:
-  // Of the process, for other things than connections; a quarter of all where there are few.
+  // Descriptors of the process that connections may not use; a quarter of all if there are few.
   static constexpr int kReservedDescriptors = 64;
 
   struct Options {
-    // About how many connections there may be: they end where a descriptor's number would be higher than the
-    // lowest that is free at the start by more than this.
+    // About how many connections are allowed: a descriptor's number may exceed the lowest free one at the
+    // start by at most this.
     int max_connections = 0;
-    // Counts those that were closed because there were too many.
+    // Counts connections closed because there were too many.
     Counter refused;
-    // Counts those that were closed because of watch.backoff.
+    // Counts connections closed because of watch.backoff.
     Counter refused_after_cuts;
     ConnectionWatch::Options watch;
-    // Calls on a connection whose answers have not been written, frames that carry nothing, and header lists,
-    // are bounded before gRPC reads them (BoundSocket), and what is cut is counted here. 0: none of them.
+    // Bounds unanswered calls, frames that carry nothing, and header lists on a connection before gRPC reads
+    // them (BoundSocket), and counts cut connections. 0: no bounds.
     uint64_t most_calls = 0;
     Counter cut_for_header_lists;
     Counter cut_for_idle_frames;
   };
 
-  // Of "host:port"; port 0 takes a free one. Or of "unix:PATH". Unavailable, naming the address, when it
+  // Binds "host:port", where port 0 takes a free one, or "unix:PATH". Unavailable, naming the address, if it
   // cannot be bound; InvalidArgument for a path that is too long.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address);
   ~Listener();
 
   // `serve` gets connected sockets, which it owns, on the listener's thread.
   void Start(const Options& options, std::function<void(int)> serve);
-  // Accepts nothing more and closes the sockets. `serve` is not called any more once it returns.
+  // Stops accepting and closes the sockets. `serve` is not called after this returns.
   void Stop();
 
   // 0 for a path.
   int port() const { return port_; }
-  // For how long connections have been waiting that could not be accepted; zero when the last one was.
+  // How long connections have been waiting that could not be accepted; zero if the last one could.
   absl::Duration deaf() const;
 
  private:
@@ -72,7 +72,7 @@ class Listener {
   absl::Status BindHost(const std::string& address);
   void Run();
   void LookAtConnections();
-  // Accepts all that wait at a socket. False when there are some that cannot be accepted at the moment.
+  // Accepts all waiting connections of a socket. False if some cannot be accepted at the moment.
   bool AcceptAll(int socket);
 
   std::vector<int> sockets_;
@@ -88,8 +88,8 @@ class Listener {
   std::thread thread_;
 };
 
-// The most file descriptors that this process may have, which it raises from the soft to the hard limit,
-// once. Logs what it found, and warns where it is too low for many connections.
+// Raises the limit of file descriptors of this process from the soft to the hard limit, once, and returns it.
+// Logs the limit, and warns if it is too low for many connections.
 int RaiseDescriptorLimit();
 
 }  // namespace tandem

@@ -149,24 +149,24 @@ absl::StatusOr<std::string> LocalSocketPath(absl::string_view folder, absl::stri
   return absl::InvalidArgumentError(absl::StrCat("--local-sockets: ", folder, ": a path of ", folder.size(),
                                                  " bytes, expected at most ",
                                                  kMaxSocketPath - 1 - (path.size() - folder.size()),
-                                                 ", since a socket's path is bounded by the system"));
+                                                 ", because the system limits the path of a socket"));
 }
 
 absl::Status PrepareLocalSockets(const std::string& folder) {
   if (folder.empty() || folder.front() != '/') {
-    return WrongFolder(folder, "expected a path from the root, as other processes are given it too");
+    return WrongFolder(folder, "expected an absolute path, because other processes use the same folder");
   }
   TANDEM_RETURN_IF_ERROR(LocalSocketPath(folder, std::string(kSocketIdBytes, '\0')).status());
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return WrongFolder(folder, absl::StrCat("cannot be made: ", std::strerror(errno)));
+    return WrongFolder(folder, absl::StrCat("cannot be created: ", std::strerror(errno)));
   }
   struct stat found = {};
   if (stat(folder.c_str(), &found) != 0) return WrongFolder(folder, std::strerror(errno));
-  if (!S_ISDIR(found.st_mode)) return WrongFolder(folder, "is no folder");
+  if (!S_ISDIR(found.st_mode)) return WrongFolder(folder, "is not a folder");
   if ((found.st_mode & S_IWOTH) != 0) {
     return WrongFolder(folder,
-                       "everybody can write to it; expected a folder of one user or group, such as one "
-                       "below it, which is made if it is not there");
+                       "everybody can write to it; expected a folder of one user or group, such as one below "
+                       "it, which is created if it does not exist");
   }
   RemoveDeadSockets(folder);
   return absl::OkStatus();

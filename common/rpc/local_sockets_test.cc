@@ -12,10 +12,10 @@
 #include "absl/time/clock.h"
 #include "common/base/temporary_folder.h"
 #include "common/rpc/access.h"
-#include "common/rpc/certificates_fixture.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/rpc/server.h"
+#include "common/rpc/testing/certificates_fixture.h"
 #include "common/rpc/unix_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -171,9 +171,9 @@ TEST(LocalSocketsTest, FoldersThatCannotBeUsedAreNamed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << folder;
     return std::string(status.message());
   };
-  EXPECT_THAT(error("relative"), HasSubstr("expected a path from the root"));
-  EXPECT_THAT(error(outer.Write("file", "")), HasSubstr("is no folder"));
-  EXPECT_THAT(error(outer.PathOf("no/such")), HasSubstr("cannot be made"));
+  EXPECT_THAT(error("relative"), HasSubstr("expected an absolute path"));
+  EXPECT_THAT(error(outer.Write("file", "")), HasSubstr("is not a folder"));
+  EXPECT_THAT(error(outer.PathOf("no/such")), HasSubstr("cannot be created"));
   EXPECT_THAT(error(outer.PathOf(std::string(80, 'a'))), HasSubstr("expected at most 68"));
   ASSERT_EQ(chmod(outer.path().c_str(), 0777), 0);
   EXPECT_THAT(error(outer.path()), HasSubstr("everybody can write to it"));

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "common/model/head_config.h"
+#include "common/model/config/head_config.h"
 #include "common/model/target_fingerprint.h"
 
 namespace tandem {

@@ -93,7 +93,7 @@ absl::StatusOr<size_t> OtlpClient::Send(const std::vector<SpanRecord>& spans, ab
   context.set_wait_for_ready(true);
   {
     absl::MutexLock lock(&mutex_);
-    if (cancelled_) return absl::CancelledError("the export was ended");
+    if (cancelled_) return absl::CancelledError("the export was cancelled");
     under_way_ = &context;
   }
   const grpc::Status status = stub_->Export(&context, request, &response);

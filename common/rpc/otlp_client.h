@@ -13,19 +13,19 @@
 
 namespace tandem {
 
-// What all spans of a process say about it.
+// The attributes of a process that all its spans carry.
 struct TracedProcess {
   std::string service;   // "tandem-router".
   std::string version;   // Of Tandem.
   std::string instance;  // Tells processes of a service apart.
 };
 
-// Spans as OTLP has them.
+// Converts spans to OTLP.
 opentelemetry::proto::collector::trace::v1::ExportTraceServiceRequest SpansToProto(
     const TracedProcess& process, const std::vector<SpanRecord>& spans);
 
-// Sends spans to an OTLP receiver over gRPC (TraceService.Export). A receiver that cannot be reached is
-// waited for until the deadline of the batch.
+// Sends spans to an OTLP receiver over gRPC (TraceService.Export). If the receiver cannot be reached, waits
+// for it until the deadline of the batch.
 class OtlpClient final : public SpanTransport {
  public:
   // Null `credentials`: without TLS.

@@ -6,19 +6,19 @@
 
 namespace tandem {
 
-// How much a stream may hold for a peer that reads slowly. A message larger than `max_queued_bytes` still
-// goes out when nothing else is queued.
+// How much a stream may queue for a peer that reads slowly. A message larger than `max_queued_bytes` is still
+// accepted if nothing else is queued.
 struct StreamLimits {
   size_t max_queued_messages = 1024;
   size_t max_queued_bytes = size_t{8} << 20;
-  // Of messages that all others pass; what exceeds it is refused, and the stream goes on.
+  // Limit for messages that all others pass. A message beyond it is refused, without ending the stream.
   size_t max_bytes_behind = size_t{16} << 20;
-  // When no more than this is left of them, the stream says that there is room.
+  // When at most this is left of them, the stream reports that there is room.
   size_t low_bytes_behind = size_t{256} << 10;
 };
 
-// Messages waiting for the one write in flight, and, in a lane of their own, those that wait until there are
-// no others. Not thread-safe: the owning stream holds its mutex.
+// Messages that wait for the one write in flight; in a second lane, those that wait until there are no
+// others. Not thread-safe: the owning stream holds its mutex.
 template <class Message>
 class OutboundQueue {
  public:
@@ -29,7 +29,7 @@ class OutboundQueue {
   size_t num_behind() const { return behind_.size(); }
   size_t bytes_behind() const { return bytes_behind_; }
 
-  // False, leaving the queue as it was, when the message would exceed the limits.
+  // False, and the queue stays unchanged, if the message would exceed the limits.
   [[nodiscard]] bool Push(Message message) {
     const size_t bytes = message.ByteSizeLong();
     const bool too_many = messages_.size() >= limits_.max_queued_messages;
@@ -41,7 +41,7 @@ class OutboundQueue {
     return true;
   }
 
-  // Likewise, for a message that all others pass.
+  // The same for a message that all others pass.
   [[nodiscard]] bool PushBehind(Message message) {
     const size_t bytes = message.ByteSizeLong();
     if (!behind_.empty() &&
@@ -57,7 +57,7 @@ class OutboundQueue {
     Message message;
     size_t bytes_behind = 0;  // Of one that all others pass: its bytes.
   };
-  // The queue is not empty.
+  // The queue must not be empty.
   Next Pop() {
     const bool from_behind = messages_.empty();
     std::deque<Entry>& lane = from_behind ? behind_ : messages_;

@@ -15,41 +15,42 @@
 
 namespace tandem {
 
-// Where a peer connects from: an IPv4 address, or the first 64 bits of an IPv6 address, which is what one
-// machine gets as a rule.
+// A peer's address: an IPv4 address, or the first 64 bits of an IPv6 address, which usually identify one
+// machine or site.
 using PeerAddress = uint64_t;
-// Nothing for other families: a Unix domain socket's peer is the operator's.
+// nullopt for other families: the peer of a Unix domain socket belongs to the operator.
 std::optional<PeerAddress> PeerAddressOf(const sockaddr_storage& address);
-// Of gRPC's name for a peer: "ipv4:192.0.2.1:4321" or "ipv6:%5B2001:db8::1%5D:4321".
+// The address in gRPC's name for a peer: "ipv4:192.0.2.1:4321" or "ipv6:%5B2001:db8::1%5D:4321".
 std::optional<PeerAddress> PeerAddressOf(absl::string_view grpc_peer);
 
-// Who may not connect for a while because connections of theirs were cut. A cut connection has cost more than
-// an honest one ever does; without a pause its peer opens the next one and costs as much again.
+// Addresses that may not connect for a while because connections from them were cut. A cut connection has
+// cost more than an honest one ever does; without a pause, its peer would open the next one at the same cost.
 //
-// Many clients may share an address behind a NAT or a load balancer. So an address from which a known caller
-// has called is left alone: neither it nor its neighbours are refused.
+// Many clients may share an address behind a NAT or a load balancer. So an address from which an
+// authenticated caller has called is never refused.
 //
-// Thread-safe. Memory: some 100 bytes for each of at most `max_addresses`; beyond, the one longest unseen is
-// forgotten.
+// Thread-safe. Memory: some 100 bytes for each of at most `max_addresses`; beyond that, the least recently
+// seen address is dropped.
 class PeerBackoff {
  public:
   struct Options {
     // The first pause. Each further cut doubles it.
     absl::Duration first = absl::Seconds(1);
-    // The longest pause; zero: nobody is refused.
+    // The longest pause; zero: no address is refused.
     absl::Duration longest = absl::Seconds(30);
-    // After how long without a cut the pauses begin anew, and without a call a caller is no longer known.
+    // After this time without a cut, pauses start again at `first`; after this time without a call, a caller
+    // is not known any more.
     absl::Duration memory = absl::Minutes(10);
     size_t max_addresses = 4096;
   };
 
   explicit PeerBackoff(const Options& options) : options_(options) {}
 
-  // A connection from there was cut.
+  // A connection from this address was cut.
   void OnCut(PeerAddress address, absl::Time now);
-  // Somebody called from there and was authenticated.
+  // A caller from this address was authenticated.
   void OnKnownCaller(PeerAddress address, absl::Time now);
-  // Whether a connection from there is to be refused.
+  // Whether to refuse a connection from this address.
   bool Refuses(PeerAddress address, absl::Time now);
 
  private:

@@ -9,37 +9,37 @@
 
 namespace tandem {
 
-// What those who connect to a server may cost it (docs/security.md).
+// Limits on what peers may cost a server (docs/operate/security.md).
 struct PeerLimits {
-  // Connections at once, roughly (Listener::Options).
+  // Most connections, roughly (Listener::Options).
   uint32_t max_connections = 4096;
-  // Calls in flight on one connection; clients hold back further ones.
+  // Most calls in flight on one connection; clients delay further ones.
   uint32_t max_streams = 256;
-  // MiB for what has been received and not been taken yet, and what has been sent and not gone out, all
-  // connections together. When it is nearly used up gRPC reads less, and then ends calls.
+  // MiB for received messages that are not processed yet and sent messages that are not written yet, over all
+  // connections. When it is nearly used up, gRPC reads less, and then ends calls.
   uint32_t memory_mib = 512;
-  // KiB that a peer may send while it takes nothing of what waits for it; then its connection is cut. 0: it
-  // may go on. Of all peers together, what `memory_mib` has room for.
+  // KiB that a peer may send while it reads none of the answers that wait for it; then its connection is cut.
+  // 0: no limit. All peers together may send what `memory_mib` has room for.
   uint32_t unread_kib = 256;
-  // For how long, at most, an address from which a connection was cut may open no further one (PeerBackoff);
-  // zero: it may at once.
+  // The longest time for which an address may not connect after one of its connections was cut (PeerBackoff);
+  // zero: no pause.
   absl::Duration cut_backoff = absl::Seconds(30);
-  // Threads for connections besides those of gRPC (Pollers): about how many peers may send without end before
-  // others are not read.
+  // Threads for connections, in addition to gRPC's (Pollers): about how many peers may send without pause
+  // before others are not read.
   uint32_t pollers = 2;
-  // A connection that has had no call for so long is closed; zero: never. Clients connect again when they
-  // next call.
+  // A connection without a call for this long is closed; zero: never. Clients reconnect at their next call.
   absl::Duration max_idle;
-  // A connection this old takes no more calls, and those it has are ended after as long again; zero: never.
+  // A connection of this age accepts no more calls; after the same time again, its calls are ended. Zero:
+  // never.
   absl::Duration max_age;
 };
 
-// Bounds of size and time for all connections to the server. `quota` is what its connections share.
+// Applies the limits of size and time to all connections of the server. `quota`: shared by its connections.
 void ApplyLimits(const PeerLimits& limits, const grpc::ResourceQuota& quota, grpc::ServerBuilder* builder);
 
-// Whether gRPC of this version ("1.51.1") takes time in proportion to a header list's bytes, however they
-// come (CVE-2023-33953): older ones look at an unfinished string again from its beginning whenever more of it
-// arrives.
+// Whether gRPC of this version (such as "1.51.1") needs only time proportional to a header list's bytes, in
+// whatever pieces they arrive (CVE-2023-33953). Older versions scan an unfinished string again from its
+// beginning whenever more of it arrives.
 bool BoundsHeaderLists(absl::string_view grpc_version);
 
 }  // namespace tandem

@@ -7,10 +7,10 @@
 
 namespace tandem {
 
-// Threads that wait for the process's connections, besides those of gRPC, which are as few as half its cores,
-// two at least. A connection that always has something to read keeps the thread that reads it, so two peers
-// that never stop sending would keep everybody else from being read; with these it takes as many more, and
-// the kernel shares the cores among the threads. A thread that has nothing to do costs nothing.
+// Threads that poll the process's connections, in addition to gRPC's own, which number half the cores and at
+// least two. A connection that always has something to read keeps its thread busy, so two peers that never
+// stop sending could keep all others from being read. With these threads it takes more such peers, and the
+// kernel shares the cores among the threads. Idle threads cost nothing.
 class Pollers {
  public:
   explicit Pollers(int num_threads);
@@ -19,7 +19,7 @@ class Pollers {
   Pollers& operator=(const Pollers&) = delete;
 
  private:
-  // Nothing ever comes out of it: who waits here handles what comes in on any connection.
+  // Never returns an event: a thread that waits here handles the input of any connection.
   grpc::CompletionQueue queue_;
   std::vector<std::thread> threads_;
 };

@@ -7,9 +7,9 @@
 
 namespace tandem {
 
-// When to try again after a connection failed: the n-th delay in a row is
-// min(maximum, initial * multiplier^n) * (1 - jitter + jitter * u), u uniform in [0, 1), so that peers of a
-// lost server do not return all at once. Not thread-safe.
+// The back-off for reconnecting: the n-th consecutive delay is min(maximum, initial * multiplier^n) * (1 -
+// jitter + jitter * u), u uniform in [0, 1). The jitter keeps the peers of a lost server from returning all
+// at once. Not thread-safe.
 class ReconnectBackoff {
  public:
   struct Options {
@@ -24,13 +24,12 @@ class ReconnectBackoff {
   ReconnectBackoff(const Clock* clock, std::function<double()> uniform)
       : ReconnectBackoff(clock, std::move(uniform), Options()) {}
 
-  // The connection failed or was lost: the time of the next attempt, also kept as next_attempt().
+  // The connection failed or was lost. Returns the time of the next attempt.
   absl::Time Failed();
   // The peer has answered: the next failure starts from the initial delay.
   void Succeeded();
 
-  // InfinitePast before the first failure and after a success.
-  absl::Time next_attempt() const { return next_attempt_; }
+  // Whether it is time for the next attempt.
   bool Ready() const { return clock_->Now() >= next_attempt_; }
 
  private:
@@ -38,7 +37,7 @@ class ReconnectBackoff {
   const std::function<double()> uniform_;
   const Options options_;
   absl::Duration delay_;
-  absl::Time next_attempt_ = absl::InfinitePast();
+  absl::Time next_attempt_ = absl::InfinitePast();  // Also after a success.
 };
 
 }  // namespace tandem

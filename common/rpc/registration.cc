@@ -54,21 +54,19 @@ bool IsWildcard(absl::string_view host) {
 
 void DeclareRegistrationFlags(RegistrationFlags& options, Flags& flags) {
   flags.Group("Registration")
-      .Add(
-          "register", &options.routers,
-          "Routers to register with, as gRPC targets such as router:7001, so that they need not be told of "
-          "this server. Of routers that share an etcd one is enough, and several outlast its end; repeat for "
-          "several. None: others say where this server is.")
+      .Add("register", &options.routers,
+           "Routers to register with, as gRPC targets such as router:7001; their configuration need not list "
+           "this server. Of routers that share an etcd, one is enough; with several, registration goes on "
+           "when one of them is lost. Repeat for several. Empty: do not register.")
       .Add("advertise", &options.advertise,
-           "host:port under which others reach this server, where that is not what it listens on.")
-      .Add("register-name", &options.name, "Name to register under; the advertised address by default.");
+           "host:port at which others reach this server, if it differs from --listen.")
+      .Add("register-name", &options.name, "Name to register under; default: the advertised address.");
 }
 
 absl::Status CheckRegistrationFlags(const RegistrationFlags& options, absl::string_view listen) {
   if (!options.any()) {
     if (options.advertise.empty() && options.name.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        "--advertise and --register-name say how to register; expected --register too");
+    return absl::InvalidArgumentError("--advertise, --register-name: expected --register as well");
   }
   if (options.routers.size() > kMostRouters) {
     return absl::InvalidArgumentError(
@@ -80,15 +78,14 @@ absl::Status CheckRegistrationFlags(const RegistrationFlags& options, absl::stri
   if (!options.advertise.empty()) {
     const absl::StatusOr<HostPort> parts = Split(options.advertise);
     if (parts.ok() && parts->port > 0 && !IsWildcard(parts->host)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("--advertise: \"", options.advertise,
-                                                   "\", expected host:port under which others reach this "
-                                                   "server"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--advertise: \"", options.advertise, "\", expected host:port at which others reach this server"));
   }
   const absl::StatusOr<HostPort> parts = Split(listen);
   if (parts.ok() && !IsWildcard(parts->host)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--advertise: missing, and --listen=", listen,
-                   " does not say under which address others reach this server; expected host:port"));
+                   " is not an address at which others reach this server; expected host:port"));
 }
 
 v1::ServerRegistration BeginRegistration(const RegistrationFlags& options, const std::string& bound) {
@@ -202,7 +199,7 @@ class RouterRegistration::Link {
                              {"address", server.address()},
                              {"ttl", absl::FormatDuration(absl::Seconds(response->ttl_seconds()))}});
     } else if (!status.ok() && error != error_) {
-      LogWarning("not registered; serving goes on, and it is tried again",
+      LogWarning("registration failed; serving goes on, and the server retries",
                  {{"router", router_}, {"code", absl::StatusCodeToString(status.code())}, {"error", error}});
     }
     error_ = error;
@@ -220,7 +217,7 @@ class RouterRegistration::Link {
     absl::MutexLock lock(&mutex_);
     registered_ = false;
     if (status.ok()) return;
-    LogWarning("the router was not told that this server is leaving",
+    LogWarning("the router could not be told that this server is leaving",
                {{"router", router_}, {"error", std::string(status.message())}});
   }
 

@@ -21,7 +21,7 @@ namespace tandem {
 
 class Flags;
 
-// With which routers a server registers, and as what.
+// The routers with which a server registers, and its name and address.
 struct RegistrationFlags {
   std::vector<std::string> routers;  // gRPC targets; empty: none.
   std::string advertise;             // "host:port" under which others reach it; empty: as it listens.
@@ -33,20 +33,21 @@ struct RegistrationFlags {
 // Adds the flags. `options` outlives the parsing.
 void DeclareRegistrationFlags(RegistrationFlags& options, Flags& flags);
 
-// InvalidArgument, naming the flag, when it cannot be told under which address a server that listens on
-// `listen` is reached, or what is given cannot be one.
+// InvalidArgument, naming the flag, if the address under which others reach a server that listens on `listen`
+// is unknown, or the given one is invalid.
 absl::Status CheckRegistrationFlags(const RegistrationFlags& options, absl::string_view listen);
 
-// Draws who this process is. `bound`: the address that the server listens on, with its port.
+// Creates this process's registration, with a random instance id. `bound`: the address on which the server
+// listens, with its port.
 v1::ServerRegistration BeginRegistration(const RegistrationFlags& options, const std::string& bound);
 
 class RouterRegistration;
 
-// tandem_registered_routers: how many routers know the server, 0 of one that does not register. Of a server
-// that registers as several (a verifier with several models), those that know it as each of them.
+// tandem_registered_routers: how many routers know the server; 0 if it does not register. If a server
+// registers several times (a verifier with several models), the routers that know all of its registrations.
 class RegistrationMetric {
  public:
-  // `registry` is not scraped any more when this is destroyed.
+  // `registry` must not be scraped any more when this is destroyed.
   explicit RegistrationMetric(MetricsRegistry* registry);
 
  private:
@@ -58,21 +59,21 @@ class RegistrationMetric {
   std::set<const RouterRegistration*> registrations_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Keeps a server registered with routers, from its construction on:
+// Keeps a server registered at routers, from construction on:
 //
 //   call --OK--> wait for what the router says, less some at random --> call ...
 //     '--error--> wait 0.1 s, growing to 5 s, likewise --> call ...
 //   Leave, destruction --> Deregister, once --> end
 //
-// Each router has a thread of its own, so that one that does not answer holds up no other. The server goes on
-// serving whatever becomes of it: what goes wrong is a warning in the log, once until it changes, and
-// missing from num_registered. Thread-safe.
+// Each router has its own thread, so that one that does not answer does not delay the others. Failures do not
+// stop the server: they are logged as a warning, once until they change, and num_registered does not count
+// the router. Thread-safe.
 class RouterRegistration {
  public:
   struct Options {
     std::vector<std::string> routers;
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // Null: without TLS.
-    // What there is to say now; called before every call, from several threads.
+    // Returns the current registration. Called before every call, from several threads.
     std::function<v1::ServerRegistration()> describe;
     RegistrationMetric* metric = nullptr;  // Outlives the registration.
     absl::Duration call_timeout = absl::Seconds(10);
@@ -80,16 +81,16 @@ class RouterRegistration {
     absl::Duration longest_pause = absl::Seconds(5);
   };
   explicit RouterRegistration(Options options);
-  // Waits until it has left everywhere, at most for the timeout.
+  // Waits until it has left all routers, at most for the timeout.
   ~RouterRegistration();
   RouterRegistration(const RouterRegistration&) = delete;
   RouterRegistration& operator=(const RouterRegistration&) = delete;
 
-  // Has every router told what there is to say now. Does not wait for it.
+  // Sends the current registration to every router. Does not wait.
   void Renew();
-  // Has every router told that the server is leaving. Does not wait for it.
+  // Tells every router that the server leaves. Does not wait.
   void Leave();
-  // Routers that took the last call.
+  // Routers that accepted the last call.
   size_t num_registered() const;
 
  private:

@@ -193,8 +193,8 @@ TEST(RegistrationTest, FlagsAreChecked) {
       {{.routers = {"r:1"}, .advertise = "v"}, "--advertise: \"v\", expected host:port"},
       {{.routers = {"r:1"}, .advertise = "v:0"}, "--advertise"},
       {{.routers = {"r:1"}, .advertise = "[::]:7002"}, "--advertise"},
-      {{.advertise = "v:1"}, "expected --register too"},
-      {{.name = "v"}, "expected --register too"},
+      {{.advertise = "v:1"}, "expected --register as well"},
+      {{.name = "v"}, "expected --register as well"},
       {{.routers = std::vector<std::string>(65, "r:1"), .advertise = "v:1"}, "at most 64"},
   };
   for (const auto& [flags, part] : wrong) {

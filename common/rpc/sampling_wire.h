@@ -3,16 +3,16 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 #include "common/speculation/sampling_parameters.h"
 #include "tandem/v1/types.pb.h"
 
 namespace tandem {
 
-// Absent fields take the model's `defaults`, else the value the proto names. The logit bias comes out in the
-// order of token ids, and so do allowed and banned tokens. An absent seed comes out as 0: who draws one does
-// so before. InvalidArgument when the logit bias has more than 1,024 entries, the others more than 4,096, or
-// any a token id of 2^31 or above; values are not looked at.
+// Absent fields take the model's `defaults`, otherwise the value documented in the proto. Logit bias, allowed
+// and banned tokens are sorted by token id. An absent seed becomes 0, so draw one before if needed.
+// InvalidArgument if the logit bias has more than 1,024 entries, the others more than 4,096, or any has a
+// token id of 2^31 or above; values are not checked.
 absl::StatusOr<SamplingParameters> DecodeSampling(const v1::SamplingParameters& proto,
                                                   const GenerationDefaults& defaults);
 

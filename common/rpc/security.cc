@@ -104,7 +104,8 @@ absl::Status CheckValidity(const FlaggedFile& file, const X509& certificate, abs
   const ASN1_TIME* const begins = X509_get0_notBefore(&certificate);
   const ASN1_TIME* const ends = X509_get0_notAfter(&certificate);
   if (X509_cmp_time(ends, &seconds) <= 0) return file.Error("the certificate expired at ", Text(ends));
-  if (X509_cmp_time(begins, &seconds) > 0) return file.Error("the certificate begins at ", Text(begins));
+  if (X509_cmp_time(begins, &seconds) > 0)
+    return file.Error("the certificate is valid only from ", Text(begins));
   return absl::OkStatus();
 }
 
@@ -147,7 +148,7 @@ absl::Status CheckIdentity(const TlsFiles& files, const std::string& role, absl:
   if (!role.empty() && !HasUri(*chain.front(), role)) {
     return certificate_file.Error(
         "expected the URI ", role,
-        " among the certificate's alternative names, for other servers to know it by");
+        " among the certificate's alternative names, by which other servers know its role");
   }
   return absl::OkStatus();
 }
@@ -261,10 +262,10 @@ bool IsLoopback(absl::string_view listen_address) {
 
 absl::Status CheckListenAddress(absl::string_view listen_address, bool tls, bool insecure) {
   if (tls || insecure || IsLoopback(listen_address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--listen: other machines can reach \"", listen_address,
-      "\", and there is no TLS; expected --tls-certificate and --tls-key, a loopback address such "
-      "as 127.0.0.1, or --insecure if that is meant"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--listen: other machines can reach \"", listen_address,
+                   "\", and there is no TLS; expected --tls-certificate and --tls-key, a loopback address "
+                   "such as 127.0.0.1, or --insecure if this is intended"));
 }
 
 }  // namespace tandem

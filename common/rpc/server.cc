@@ -70,7 +70,7 @@ void WarnOfGrpc(const ServerOptions& options) {
   if (options.credentials == nullptr) return;
   LogWarning(
       "with this version of gRPC, any TLS client can keep a core busy with one endless header "
-      "(docs/security.md); put a proxy in front, or build with 1.56.2 or later",
+      "(docs/operate/security.md); put a proxy in front, or build with 1.56.2 or later",
       {{"grpc", grpc::Version()}, {"address", options.listen_address}});
 }
 

@@ -41,63 +41,62 @@ struct ServedService {
   grpc::Service* service = nullptr;
 };
 
-// How the Admin service answers; both are called from gRPC's threads and must be thread-safe.
+// The answers of the Admin service. Called on gRPC's threads, so they must be thread-safe.
 struct AdminCallbacks {
   std::function<v1::ServerInfo()> server_info;
-  // Called before every Admin method; unset: everybody is let in.
+  // Called before every Admin method. Unset: everybody may call.
   std::function<absl::Status(const CallMetadata&)> authorize;
-  // In place of both, where the answer depends on who calls.
+  // Replaces both if the answer depends on the caller.
   std::function<absl::StatusOr<v1::ServerInfo>(const CallMetadata&)> server_info_for;
 };
 
 struct ServerOptions {
   // "host:port"; port 0 takes a free one. "unix:/path" works too (common/rpc/unix_socket.h).
   std::string listen_address;
-  // Path of a socket where the same is served as well, with the same credentials; empty: none.
+  // Path of a socket that serves the same, with the same credentials; empty: none.
   std::string local_socket;
   // "host:port" of /metrics; empty: none.
   std::string metrics_address;
-  // What /metrics shows; outlives the server. Needed with metrics_address.
+  // The registry that /metrics shows. Required with metrics_address; outlives the server.
   MetricsRegistry* metrics = nullptr;
   // Server reflection, for grpcurl.
   bool reflection = false;
   // Unset: no TLS.
   std::shared_ptr<grpc::ServerCredentials> credentials;
-  // Files of whose certificates `metrics` tells when they expire; empty: none.
+  // Certificate files whose expiry `metrics` reports; empty: none.
   TlsFiles tls;
   // Listen without TLS even where other machines can connect (common/rpc/security.h).
   bool insecure = false;
   // "host:port" of a second server without TLS that has grpc.health.v1 and nothing else; empty: none.
   std::string health_address;
-  // For how long what the server is for has stood still though it should go on; zero while it goes on or has
-  // nothing to do. Asked about once a second, from a thread of its own. Unset: the server lives as long as it
-  // accepts connections.
+  // How long the server's main work has been stuck; zero while it makes progress or is idle. Called about
+  // once a second, on a separate thread. Unset: the server is alive as long as it accepts connections.
   std::function<absl::Duration()> stalled;
-  // From when on kLivenessService is NOT_SERVING; zero: never.
+  // After being stuck for this long, kLivenessService is NOT_SERVING; zero: never.
   absl::Duration liveness_timeout = absl::Seconds(60);
-  // Names under which health says NOT_SERVING from Start on, until SetServing: a service's, or the empty one
-  // of the server as a whole.
+  // Health names that are NOT_SERVING from Start until SetServing: of services, or the empty name for the
+  // server as a whole.
   std::vector<std::string> not_serving_yet;
   // Of both servers.
   PeerLimits limits;
-  // Who may not connect for a while, on every port; null: whoever likes may.
+  // Addresses that may not connect for a while, on every port; null: all may.
   std::shared_ptr<PeerBackoff> backoff;
 };
 
-// The name under which health says whether the process should be let live. It is SERVING while models load
-// and during a drain. All other names say whether to send requests.
+// The health name for liveness: whether the process should keep running. It is SERVING while models load and
+// during a drain. All other names say whether to send requests.
 inline constexpr char kLivenessService[] = "liveness";
 
-// How a server ends: for `delay` it says that it will, by its health, and still takes new calls; what runs
-// then has `grace` to end.
+// How a server shuts down: for `delay`, its health already says NOT_SERVING but it still accepts new calls;
+// after that, running calls have `grace` to end.
 struct DrainTimes {
   absl::Duration delay;
   absl::Duration grace;
 };
 
-// Turns SIGTERM and SIGINT into something a thread can wait for. The handlers only write to a pipe. One
-// instance per process; the earlier in main, the smaller the time in which a signal still kills. A second
-// signal of the same kind kills at once, so that a drain that hangs can be ended.
+// Lets a thread wait for SIGTERM and SIGINT. The handlers only write to a pipe. One instance per process;
+// create it early in main, because before that a signal kills the process. A second signal of the same kind
+// kills the process at once, so that a hanging drain can be ended.
 class ShutdownSignals {
  public:
   ShutdownSignals();
@@ -105,9 +104,9 @@ class ShutdownSignals {
   ShutdownSignals(const ShutdownSignals&) = delete;
   ShutdownSignals& operator=(const ShutdownSignals&) = delete;
 
-  // Blocks until a signal arrives and returns its number; at once if one has already.
+  // Blocks until a signal arrives, and returns its number; returns at once if one has arrived already.
   int Wait();
-  // Whether one has arrived that Wait has not returned yet.
+  // Whether a signal has arrived that Wait has not returned yet.
   bool Arrived() const;
 };
 
@@ -115,23 +114,25 @@ class ShutdownSignals {
 // per service, and of kLivenessService), the Admin service, reflection and metrics by option.
 //
 //   ShutdownSignals signals;
-//   TANDEM_ASSIGN_OR_RETURN(auto server, ServerRunner::Start(options, {{name, &service}}, {.server_info =
-//   ...})); LogInfo("listening", {{"address", server->address()}}); signals.Wait(); server->Drain({.grace =
-//   grace}, [&](absl::Time deadline) { core.Drain(deadline); });
+//   TANDEM_ASSIGN_OR_RETURN(
+//       auto server, ServerRunner::Start(options, {{name, &service}}, {.server_info = ...}));
+//   LogInfo("listening", {{"address", server->address()}});
+//   signals.Wait();
+//   server->Drain({.grace = grace}, [&](absl::Time deadline) { core.Drain(deadline); });
 //
-//     SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING, new calls still taken until `drain`
-//     refuses them
-//     --> calls still running at the deadline are cancelled --> stopped
+//   SERVING --SetServing(false)/(true)--> ... --Drain--> NOT_SERVING; accepts calls until `drain` refuses
+//   them
+//     --> at the deadline, running calls are cancelled --> stopped
 //
-// Start, Drain and destruction belong to one thread; the rest may be called from any.
+// Call Start, Drain and the destructor on one thread. All other methods are thread-safe.
 class ServerRunner {
  public:
-  // Unavailable, naming the address, when it cannot be bound; InvalidArgument when it cannot be understood,
-  // or when it needs TLS.
+  // Unavailable, naming the address, if it cannot be bound; InvalidArgument if it is malformed, or if it
+  // needs TLS.
   static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(const ServerOptions& options,
                                                              const std::vector<ServedService>& services,
                                                              AdminCallbacks admin);
-  // Stops at once, cancelling what runs, unless Drain did.
+  // Stops at once and cancels running calls, unless Drain has stopped the server.
   ~ServerRunner();
 
   // The bound port; 0 for a unix socket.
@@ -143,16 +144,16 @@ class ServerRunner {
   // The bound port of health_address; 0 without.
   int health_port() const { return health_port_.number(); }
 
-  // Health, overall and of every service, or of one, the empty name being that of the server as a whole.
-  // Everything but what the options name is serving after Start. Ignored after Drain. A name that is no
-  // service's is told of from then on; the first of the two says nothing of it.
+  // Sets the health of the server and all services, or of one name; the empty name is the server as a whole.
+  // After Start, everything serves except the names in the options. Ignored after Drain. The second function
+  // may introduce a name that is no service's; the first function does not change such names.
   void SetServing(bool serving);
   void SetServing(const std::string& service, bool serving);
 
-  // Reports NOT_SERVING, waits for the delay, calls `drain` with the deadline now + grace (it should refuse
-  // new work, let what runs finish and return when it has, or at the deadline), then stops the server, giving
-  // calls that remain a second to end. What still runs then, or at the deadline, is cancelled. Without
-  // `drain`, calls get the whole grace period. Only the first call counts.
+  // Reports NOT_SERVING, waits for the delay, calls `drain` with the deadline now + grace, and then stops the
+  // server, with a second for remaining calls to end. `drain` should refuse new work, and return when running
+  // work has finished, or at the deadline. Calls that still run then, or at the deadline, are cancelled.
+  // Without `drain`, calls get the whole grace period. Only the first call counts.
   void Drain(const DrainTimes& times, const std::function<void(absl::Time)>& drain);
 
   // A channel inside the process, for tests.
@@ -168,7 +169,7 @@ class ServerRunner {
   };
 
   ServerRunner();
-  // Where connections come from.
+  // Opens a listening address.
   static absl::Status AddPort(const std::string& address,
                               const std::shared_ptr<grpc::ServerCredentials>& credentials,
                               grpc::ServerBuilder* builder, Port* port);

@@ -29,20 +29,17 @@ namespace tandem {
 //                                                            no write in flight
 //
 // - on_message: every message in order, never two at a time, none after the stream left OPEN. By default the
-// next
-//   read starts when it returns; with `max_unacknowledged` above 0, reading pauses while that many messages
-//   have been delivered and not acknowledged, which is how a consumer bounds its own inbox (gRPC's flow
-//   control then holds the peer back).
+//   next read starts when the callback returns; with `max_unacknowledged` above 0, reading pauses while that
+//   many delivered messages are not acknowledged. So a consumer can bound its inbox; gRPC's flow control then
+//   slows the peer.
 // - on_closed: exactly once, after every other callback, with OK after a half-close or Disconnect(OK),
-// CANCELLED
-//   when the client cancelled or vanished, RESOURCE_EXHAUSTED after an overflow.
-// - Overflow of the outbound queue cancels the call at once: a peer that does not read must not keep its
-// sessions.
-//   The peer then sees CANCELLED.
+//   CANCELLED if the client cancelled or is gone, RESOURCE_EXHAUSTED after an overflow.
+// - Overflow of the outbound queue cancels the call at once, because a peer that does not read must not keep
+//   its sessions. The peer gets CANCELLED.
 //
-// Callbacks run on gRPC's threads without locks, should only post elsewhere, and are destroyed after
-// on_closed, so that they may hold the stream. Lifetime: shared; the call holds a reference from Start until
-// on_closed. Write, Acknowledge and Disconnect are harmless after that.
+// Callbacks run on gRPC's threads without locks, and should only post work elsewhere. They are destroyed
+// after on_closed, so that they may hold the stream. Lifetime: shared; the call holds a reference from Start
+// until on_closed. Write, Acknowledge and Disconnect are harmless after that.
 template <class Request, class Response>
 class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
                          public std::enable_shared_from_this<ServerBidi<Request, Response>> {
@@ -52,7 +49,7 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
     std::function<void(absl::Status)> on_closed;
   };
 
-  // `context` is the call's. 0 for `max_unacknowledged`: reading never pauses.
+  // `context`: of the call. With `max_unacknowledged` 0, reading never pauses.
   static std::shared_ptr<ServerBidi> Create(grpc::CallbackServerContext* context,
                                             const StreamLimits& limits = {}, size_t max_unacknowledged = 0) {
     return std::shared_ptr<ServerBidi>(new ServerBidi(context, limits, max_unacknowledged));
@@ -68,7 +65,8 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
     return this;
   }
 
-  // Queues a message. False when the stream takes no more: disconnected, cancelled, or overflowing just now.
+  // Queues a message. False if the stream accepts no more: it is disconnected or cancelled, or this message
+  // overflows the queue.
   bool Write(Response response) {
     bool queued = false;
     Perform([&] {
@@ -82,7 +80,7 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
     return queued;
   }
 
-  // `count` delivered messages have been dealt with.
+  // `count` delivered messages have been processed.
   void Acknowledge(size_t count = 1) {
     Perform([&] { unacknowledged_ -= std::min(count, unacknowledged_); });
   }
@@ -104,9 +102,9 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
   ServerBidi(grpc::CallbackServerContext* context, const StreamLimits& limits, size_t max_unacknowledged)
       : context_(context), max_unacknowledged_(max_unacknowledged), queue_(limits) {}
 
-  // Applies a change of state, then hands gRPC what became possible. Operations are claimed under the mutex
-  // and started without it; `starting_` keeps Finish, after which gRPC may drop the call, from overtaking an
-  // operation that some thread has claimed and not yet started.
+  // Applies a change of state, then starts the gRPC operations that became possible. Operations are claimed
+  // under the mutex and started without it. After Finish gRPC may drop the call, so `starting_` delays Finish
+  // while some thread has claimed an operation and not started it yet.
   template <class Change>
   void Perform(Change change) {
     {
@@ -125,7 +123,7 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
         if (!cancel && !read && !write) break;
         ++starting_;
       }
-      // The context, too, lives only as long as Finish is kept back.
+      // The context also exists only as long as Finish is delayed.
       if (cancel) context_->TryCancel();
       if (read) this->StartRead(&incoming_);
       if (write) this->StartWrite(&outgoing_);
@@ -174,7 +172,7 @@ class ServerBidi final : private grpc::ServerBidiReactor<Request, Response>,
   void OnWriteDone(bool ok) override {
     Perform([&] {
       writing_ = false;
-      if (!ok) Abandon(absl::CancelledError("the peer is gone"));
+      if (!ok) Abandon(absl::CancelledError("the peer disconnected"));
     });
   }
 

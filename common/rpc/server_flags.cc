@@ -12,59 +12,61 @@ namespace tandem {
 void DeclareServerFlags(ServerFlags& options, Flags& flags) {
   flags.Group("Network")
       .Add("listen", &options.listen, "Address to serve gRPC on.")
-      .Add("metrics-listen", &options.metrics_listen, "Address to serve /metrics on; empty for none.")
+      .Add("metrics-listen", &options.metrics_listen, "Address to serve /metrics on; empty: none.")
       .Add("health-listen", &options.health_listen,
-           "Address to serve grpc.health.v1 on without TLS, and nothing else, for probes that have no "
-           "certificates; empty for none. It is served on --listen in any case.")
+           "Address to serve grpc.health.v1 on without TLS, for probes that have no certificates. Nothing "
+           "else is served there. Empty: none. --listen serves grpc.health.v1 in any case.")
       .Add("reflection", &options.reflection, "Serve gRPC reflection.");
   flags.Group("Security")
       .Add("tls-certificate", &options.tls.certificate,
-           "PEM file of the certificate to show, and those between it and the CA. With it every connection "
-           "to and from this process uses TLS. Files that change are taken again within seconds.")
+           "PEM file of this server's certificate and any intermediate certificates. With it, every "
+           "connection to and from this process uses TLS. Changed files are reloaded within seconds.")
       .Add("tls-key", &options.tls.key, "PEM file of the certificate's private key.")
       .Add("tls-ca", &options.tls.ca,
-           "PEM file of the certificates that sign those of peers. Their roles decide what they may call.")
-      .Add("insecure", &options.insecure, "Listen without TLS where other machines can connect.")
+           "PEM file of the certificate authorities of peers. The role in a peer's certificate decides what "
+           "it may call.")
+      .Add("insecure", &options.insecure,
+           "Allow listening without TLS on addresses that other machines can reach.")
       .Add("core-dumps", &options.core_dumps,
-           "Let a crash leave the process's memory in a core dump: tokens, prompts and outputs.");
-  flags.Group("What callers may cost (docs/security.md)")
+           "Allow core dumps of this process; they contain tokens, prompts and outputs.");
+  flags.Group("Limits on callers (docs/operate/security.md)")
       .Add("max-connections", &options.limits.max_connections,
-           "Connections at once, roughly; further ones are closed. Fewer where the process may not have that "
-           "many file "
-           "descriptors (ulimit -Hn).")
+           "Most connections at once, roughly; further ones are closed. Fewer if the limit on file "
+           "descriptors is lower (ulimit -Hn).")
       .InRange(1, 1 << 20)
       .Add("max-streams", &options.limits.max_streams,
-           "Calls in flight on one connection; gRPC's clients hold further ones back.")
+           "Most calls in flight on one connection; gRPC clients queue further calls.")
       .InRange(1, 1 << 20)
       .Add("connection-memory", &options.limits.memory_mib,
-           "MiB for messages on their way, over all connections; when they are used up gRPC ends calls.")
+           "Most MiB of messages in transit, over all connections; when they are used up, gRPC ends calls.")
       .InRange(16, 1 << 20)
       .Add("connection-unread", &options.limits.unread_kib,
-           "KiB of calls from a peer that takes nothing of its answers until its connection is cut; 0 for "
-           "never.")
+           "Cut the connection of a peer that has sent this many KiB of calls while it reads none of its "
+           "answers; 0: never.")
       .InRange(0, 1 << 20)
-      .Add(
-          "cut-backoff", &options.limits.cut_backoff,
-          "After a connection was cut its address may open no new one: 1s the first time, twice as long each "
-          "further time, at most this long. Addresses of known callers are exempt. 0s: off.")
+      .Add("cut-backoff", &options.limits.cut_backoff,
+           "Longest time that an address may open no new connection after one of its connections was cut: 1s "
+           "after the first cut, doubled after each further one. Addresses of known callers are exempt. 0s: "
+           "off.")
       .Add("connection-threads", &options.limits.pollers,
-           "Threads for connections besides gRPC's own: about how many peers may send without end before "
-           "others are not read.")
+           "Threads for connections, besides gRPC's own. A peer that sends without pause keeps one busy; "
+           "when all are busy, other peers are not read.")
       .InRange(0, 256)
       .Add("connection-idle", &options.limits.max_idle,
-           "After how long without a call a connection is closed; 0s for never.")
-      .Add(
-          "connection-age", &options.limits.max_age,
-          "When a connection takes no more calls; those it has are ended after as long again. 0s for never.");
+           "Close a connection that has had no call for this long; 0s: never.")
+      .Add("connection-age", &options.limits.max_age,
+           "Age at which a connection takes no more calls; calls that still run end after as long again. 0s: "
+           "never.");
   DeclareTracingFlags(options.tracing, flags);
   flags.Group("Life cycle")
       .Add("liveness-timeout", &options.liveness_timeout,
-           "How long the work may stand still before the health of \"liveness\" says so; 0s for ever.")
+           "Report the health service \"liveness\" as NOT_SERVING when work has made no progress for this "
+           "long; 0s: never.")
       .Add("drain-delay", &options.drain_delay,
-           "How long requests are still taken after SIGTERM, for those who choose servers by their health to "
-           "choose others.")
+           "How long to accept requests after SIGTERM, so that clients that watch health can choose other "
+           "servers.")
       .Add("drain-grace", &options.drain_grace,
-           "How long what runs may go on after that; what is left then is handed over or ended.");
+           "How long running requests may go on after that; those that remain are handed over or ended.");
 }
 
 absl::StatusOr<Security> OpenServerSecurity(const ServerFlags& options, v1::ServerRole role) {

@@ -34,17 +34,15 @@ namespace tandem {
 //                     on_cancelled                 no write in flight
 //
 // Whatever happens, gRPC's Finish is called exactly once and never while a write is in flight:
-// - Finish(status): what is queued is delivered first. Later calls are ignored.
-// - The client cancels, its deadline passes, or the connection breaks: the queue is dropped, on_cancelled
-// fires,
-//   and the call finishes by itself with CANCELLED. Nobody has to call Finish.
-// - Overflow: the queue is dropped, on_cancelled fires with RESOURCE_EXHAUSTED on the thread that called
-// Write,
-//   and the call finishes with that status as soon as the write in flight is done. A client that has stopped
-//   reading for good therefore keeps one message and the call itself, until its deadline or disconnection.
+// - Finish(status): queued messages are delivered first. Later calls are ignored.
+// - The client cancels, its deadline passes, or the connection breaks: the queue is dropped, on_cancelled is
+//   called, and the call finishes by itself with CANCELLED. You need not call Finish.
+// - Overflow: the queue is dropped, on_cancelled is called with RESOURCE_EXHAUSTED on the thread that called
+//   Write, and the call finishes with that status as soon as the write in flight is done. So a client that
+//   has stopped reading for good keeps one message and the call itself, until its deadline or disconnection.
 //
-// Callbacks: on_cancelled at most once, and not after Finish; on_done exactly once, last, with the status the
-// call ended with. They run without locks, should only post elsewhere, and are destroyed after on_done, so
+// Callbacks: on_cancelled at most once, and not after Finish; on_done exactly once, last, with the status of
+// the call. They run without locks, and should only post work elsewhere. They are destroyed after on_done, so
 // that they may hold the stream.
 //
 // Lifetime: shared; gRPC's side of the call holds a reference from Start until on_done. Write and Finish are
@@ -62,7 +60,7 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
     return std::shared_ptr<ServerStream>(new ServerStream(limits));
   }
 
-  // Call once, in the service method, before another thread sees the stream; return the result to gRPC.
+  // Call it once, in the service method, before another thread uses the stream. Return the result to gRPC.
   grpc::ServerWriteReactor<Response>* Start(Callbacks callbacks) {
     absl::MutexLock lock(&mutex_);
     callbacks_ = std::move(callbacks);
@@ -70,7 +68,8 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
     return this;
   }
 
-  // Queues a message. False when the stream takes no more: finished, cancelled, or overflowing just now.
+  // Queues a message. False if the stream accepts no more: it is finished or cancelled, or this message
+  // overflows the queue.
   bool Write(Response response) {
     Action action;
     {
@@ -112,7 +111,7 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
   explicit ServerStream(const StreamLimits& limits) : queue_(limits) {}
 
   // Claims the next operation; the caller performs it after releasing the mutex. While a write or a callback
-  // is claimed nothing else is, so the claims cannot overtake one another.
+  // is claimed, nothing else is claimed, so operations cannot overtake one another.
   Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || notifying_ || finished_) return Action::kNone;
     if (!queue_.empty()) {
@@ -165,7 +164,7 @@ class ServerStream final : private grpc::ServerWriteReactor<Response>,
     {
       absl::MutexLock lock(&mutex_);
       writing_ = false;
-      action = ok ? NextAction() : Abandon(absl::CancelledError("the client is gone"));
+      action = ok ? NextAction() : Abandon(absl::CancelledError("the client disconnected"));
     }
     Perform(action);
   }

@@ -11,10 +11,10 @@
 #include "common/base/file.h"
 #include "common/base/mailbox.h"
 #include "common/rpc/access.h"
-#include "common/rpc/certificates_fixture.h"
 #include "common/rpc/security.h"
 #include "common/rpc/server_bidi.h"
 #include "common/rpc/status.h"
+#include "common/rpc/testing/certificates_fixture.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "grpcpp/create_channel.h"
@@ -440,7 +440,8 @@ TEST(SecurityTest, FilesAreCheckedAtTheStart) {
   EXPECT_THAT(error(files), HasSubstr("--tls-ca: " + good.key));
   EXPECT_THAT(error(good, v1::SERVER_ROLE_VERIFIER, absl::Now() + absl::Hours(1000)),
               HasSubstr("expired at"));
-  EXPECT_THAT(error(good, v1::SERVER_ROLE_VERIFIER, absl::Now() - absl::Hours(1000)), HasSubstr("begins at"));
+  EXPECT_THAT(error(good, v1::SERVER_ROLE_VERIFIER, absl::Now() - absl::Hours(1000)),
+              HasSubstr("valid only from"));
   EXPECT_THAT(error(good, v1::SERVER_ROLE_ROUTER), HasSubstr(kRouterUri));
   EXPECT_FALSE(OpenClientSecurity({.certificate = good.certificate, .key = good.key}, absl::Now()).ok());
 }

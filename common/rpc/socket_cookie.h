@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-// The number of a socket, which no other one ever has, unlike its descriptor's. Nothing for what is no
-// socket, and for kernels before 4.12.
+// The unique number of a socket, which, unlike a descriptor's, is never reused. nullopt if the descriptor is
+// no socket, and for kernels before 4.12.
 inline std::optional<uint64_t> SocketCookie(int descriptor) {
   // Linux's SO_COOKIE, which the C library's headers may not have.
   constexpr int kCookie = 57;

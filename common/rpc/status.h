@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-// The one place where absl::Status and grpc::Status meet.
+// Converts between absl::Status and grpc::Status. The only place that does.
 //
 // Payloads of an absl::Status travel as google.rpc.Status details (the trailer `grpc-status-details-bin`),
 // each as a google.protobuf.Any of the payload's type URL, and come back as payloads. Messages are cut to
@@ -20,8 +20,8 @@ inline constexpr size_t kMaxStatusMessage = 2048;
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
-// Attaches google.rpc.RetryInfo: the client should wait this long before it tries again. A negative delay
-// counts as none, an infinite one as ten years. An OK status stays as it is.
+// Attaches google.rpc.RetryInfo: the client should wait this long before it retries. A negative delay counts
+// as none, an infinite one as ten years. An OK status stays as it is.
 absl::Status WithRetryAfter(absl::Status status, absl::Duration delay);
 
 // The delay of an attached google.rpc.RetryInfo, if there is a valid one.

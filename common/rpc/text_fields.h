@@ -8,12 +8,12 @@
 
 namespace tandem {
 
-// The first field of kind `string` in the encoded message `bytes` of type `type`, messages in it included,
-// that is not UTF-8, as in "chat.messages[2].content"; nothing when there is none, and when `bytes` are no
-// such message. Of a field that stands there several times, and is not repeated, each counts.
+// The path of the first `string` field that is not UTF-8 in the encoded message `bytes` of type `type`,
+// including nested messages, such as "chat.messages[2].content". nullopt if there is none, or if `bytes` is
+// no such message. If a field that is not repeated occurs several times, each occurrence is checked.
 //
-// Protobuf refuses such a message whole and tells the program nothing but that. Time and memory are those of
-// reading the message.
+// Protobuf refuses such a message without saying which field is wrong. Takes time and memory like reading the
+// message.
 std::optional<std::string> FieldThatIsNotUtf8(const google::protobuf::Descriptor& type,
                                               absl::string_view bytes);
 

@@ -5,8 +5,8 @@
 
 namespace tandem {
 
-// PEM files by which a process shows who it is and knows whom it may believe. They are read again while it
-// runs, so that renewed certificates need no restart; connections that exist stay as they are.
+// The PEM files of a process: its own certificate, and the CA of its peers. They are reloaded while the
+// process runs, so that renewed certificates need no restart. Existing connections do not change.
 struct TlsFiles {
   std::string certificate;        // What is shown, leaf first.
   std::string key;                // The leaf's.

@@ -6,11 +6,11 @@
 
 namespace tandem {
 
-// The trace that a call came with, by its metadata `traceparent` and `tracestate`; not valid if there is
-// none, if it is malformed, or if there are several: a trace begins anew then, and the call goes on.
+// The trace context of a call, from its metadata `traceparent` and `tracestate`. Not valid if there is none,
+// if it is malformed, or if there are several; then a new trace starts, and the call continues.
 TraceContext TraceContextOf(const CallMetadata& metadata);
 
-// Sends the context along with a call that has not begun; nothing if it is not valid.
+// Adds the context to a call that has not started. Does nothing if it is not valid.
 void AddTraceContext(const TraceContext& trace, grpc::ClientContext& context);
 
 }  // namespace tandem

@@ -41,15 +41,15 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const TlsF
 
 void DeclareTracingFlags(TracingFlags& options, Flags& flags) {
   flags.Group("Traces")
-      .Add("otlp-endpoint", &options.endpoint,
-           "host:port of an OpenTelemetry receiver to send spans to with OTLP over gRPC; empty: record no "
-           "spans.")
+      .Add(
+          "otlp-endpoint", &options.endpoint,
+          "host:port of an OpenTelemetry receiver to send spans to (OTLP over gRPC); empty: record no spans.")
       .Add("trace-sample", &options.sample,
-           "Share of the traces that begin here to record. For a trace that a caller began, the caller "
+           "Share of traces to record, of those that begin here. For a trace that a caller began, the caller "
            "decides.")
       .InRange(0, 1)
       .Add("otlp-tls-ca", &options.tls.ca,
-           "PEM file of the certificate authorities of the receiver; if given, spans are sent over TLS.");
+           "PEM file of the receiver's certificate authorities; if given, spans are sent over TLS.");
 }
 
 absl::Status CheckTracingFlags(const TracingFlags& flags) {
@@ -72,8 +72,8 @@ absl::StatusOr<std::unique_ptr<Tracing>> Tracing::Start(const TracingFlags& flag
                                .With({});
   CounterFamily& dropped = registry->AddCounter(
       {.name = "tandem_trace_spans_dropped_total",
-       .help = "Spans that were not exported: the queue was full, the receiver rejected them, the process "
-               "ended, or the export failed with this status code.",
+       .help = "Spans that were not exported: the queue was full (queue_full), the receiver rejected them "
+               "(rejected), the process ended (shutdown), or the export failed with this status code.",
        .labels = {"reason"}});
   for (const char* reason : {"queue_full", "rejected", "shutdown"}) dropped.With({reason});
   std::unique_ptr<Tracing> tracing(new Tracing());

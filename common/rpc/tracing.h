@@ -16,7 +16,7 @@ namespace tandem {
 
 class Flags;
 
-// What a server's command line says about traces.
+// A server's flags about traces.
 struct TracingFlags {
   std::string endpoint;  // Empty: spans are not recorded.
   double sample = 1.0;
@@ -31,11 +31,11 @@ void DeclareTracingFlags(TracingFlags& options, Flags& flags);
 //   tandem_trace_spans_exported_total         spans that the receiver has taken
 //   tandem_trace_spans_dropped_total{reason}  spans that were lost: SpanExporter says why
 //
-// What holds the tracer is destroyed first; destruction then exports what is left, for at most two seconds.
+// Destroy all users of the tracer first. The destructor exports the remaining spans, for at most two seconds.
 class Tracing {
  public:
-  // `service` is such as "tandem-router"; the registry outlives this. InvalidArgument, naming the flag, for
-  // an endpoint that is not host:port, or TLS files that cannot be used.
+  // `service`: such as "tandem-router". The registry outlives this. InvalidArgument, naming the flag, for an
+  // endpoint that is not host:port, or for TLS files that cannot be used.
   static absl::StatusOr<std::unique_ptr<Tracing>> Start(const TracingFlags& flags, absl::string_view service,
                                                         absl::string_view version, MetricsRegistry* registry);
 

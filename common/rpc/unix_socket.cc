@@ -40,7 +40,7 @@ absl::Status CheckLength(const std::string& path) {
   if (!path.empty() && path.size() <= kMaxSocketPath) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("socket \"", path, "\": a path of ", path.size(),
                                                  " bytes, expected 1 to ", kMaxSocketPath,
-                                                 ", which is as long as a socket's path can be"));
+                                                 ", the system's limit for the path of a socket"));
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<UnixSocket>> UnixSocket::Listen(const std::string
   TANDEM_RETURN_IF_ERROR(CheckLength(made_as));
   struct stat found = {};
   if (lstat(path.c_str(), &found) == 0) {
-    if (!S_ISSOCK(found.st_mode)) return CannotListen(path, "there is a file that is no socket");
+    if (!S_ISSOCK(found.st_mode)) return CannotListen(path, "a file exists there that is not a socket");
     if (IsListening(path)) return CannotListen(path, "another process listens there");
   }
   struct stat folder = {};

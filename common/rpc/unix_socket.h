@@ -18,19 +18,19 @@ inline constexpr size_t kMaxSocketPath = 107;
 // The path of "unix:PATH" or "unix:///PATH"; nothing for other addresses, abstract sockets included.
 std::optional<std::string> UnixSocketPath(absl::string_view address);
 
-// Whether a process listens at the socket, or may do so: nobody does where connections are refused.
+// Whether a process listens, or may listen, at the socket. False only if connections are refused.
 bool IsListening(const std::string& path);
 
-// A listening socket in the file system. It is made under another name and renamed once it listens, so that
-// whoever finds the path can connect. A socket that is found there and that nobody listens at, since its
-// process died, is replaced.
+// A listening socket in the file system. It is created under another name and renamed once it listens, so
+// that a client that finds the path can connect. If there is a socket at the path whose process has died, it
+// is replaced.
 //
 // Only the process's user may connect (mode 0600), or, where the folder has the set-group-ID bit, its group
 // too (0660).
 class UnixSocket {
  public:
-  // InvalidArgument for a path that is too long; Unavailable, naming the path, when somebody listens there,
-  // when it is no socket, or when it cannot be made.
+  // InvalidArgument for a path that is too long; Unavailable, naming the path, if a process listens there, if
+  // the file there is no socket, or if the socket cannot be created.
   static absl::StatusOr<std::unique_ptr<UnixSocket>> Listen(const std::string& path);
   // Removes the path if it still leads to this socket.
   ~UnixSocket();
@@ -38,7 +38,7 @@ class UnixSocket {
   UnixSocket& operator=(const UnixSocket&) = delete;
 
   const std::string& path() const { return path_; }
-  // Gives up the descriptor, which belongs to the caller from then on.
+  // Releases the descriptor to the caller.
   int Release();
 
  private:

@@ -97,7 +97,7 @@ TEST(UnixSocketTest, TakesThePlaceOfADeadSocketOnly) {
   EXPECT_TRUE(IsListening(path));
 
   const std::string file = folder.Write("file", "not to be lost");
-  EXPECT_THAT(UnixSocket::Listen(file).status().message(), HasSubstr("no socket"));
+  EXPECT_THAT(UnixSocket::Listen(file).status().message(), HasSubstr("not a socket"));
   EXPECT_TRUE(Exists(file));
   EXPECT_THAT(UnixSocket::Listen(folder.PathOf("none/a.sock")).status().message(), HasSubstr("its folder"));
 }

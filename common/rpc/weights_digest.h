@@ -7,10 +7,10 @@
 
 namespace tandem {
 
-// SHA-256, 32 bytes, of what a model folder's outputs depend on: of the digests, one after the other, of
-// config.json and of the weights' files as WeightFiles finds them, by file name. Reads every byte once.
-// Errors are those of WeightFiles and of reading; Cancelled once `stopped`, which is asked every few
-// milliseconds, says so.
+// The SHA-256 digest, 32 bytes, of the files on which a model folder's outputs depend: the hash of the
+// concatenated digests of config.json and of the weight files that WeightFiles finds, by file name. Reads
+// every byte once. Errors of WeightFiles and of reading; Cancelled if `stopped`, which is called every few
+// milliseconds, returns true.
 absl::StatusOr<std::string> WeightsDigest(const std::string& folder,
                                           const std::function<bool()>& stopped = nullptr);
 

@@ -18,7 +18,7 @@ struct RoundOutcome {
   // Whether the walk ended because none of the candidates for the next token was right, and not because there
   // were none: V < gamma for a chain.
   bool rejected = false;
-  // There were candidates, and none was found worth verifying.
+  // There were candidates, but none was worth verifying.
   bool declined = false;
   double wait_seconds = 0.0;  // How long the round waited for the drafter.
   // The tokens that the round committed: the accepted ones, then the target's own. Holds for the call only.
@@ -31,10 +31,9 @@ enum class AcceptanceEquation {
   // window where nothing was rejected, as rounds do.
   kEquation2,
   // The maximum likelihood of the paper's appendix B.2, which takes Y = V + 1 for truncated at gamma + 1: the
-  // A
-  // with sum Y = sum over rounds of TruncatedMean(A, gamma), which for one gamma is equation 11. Found by
-  // bisection. Since rounds are not truncated but end with their window, it says too much where much is
-  // accepted, up to any A at all from a mean of (gamma + 2) / 2.
+  // A with sum Y = sum over rounds of TruncatedMean(A, gamma), which for one gamma is equation 11. Found by
+  // bisection. Because rounds are not truncated but end with their window, it overestimates high acceptance,
+  // without bound from a mean of (gamma + 2) / 2.
   kEquation11,
   // The same from a table of that mean at 64 steps of A, with straight lines in between: equation 12.
   kEquation12,
@@ -75,7 +74,7 @@ class AcceptanceEstimate {
   static constexpr size_t kTableSteps = 64;
   using Table = std::array<double, kTableSteps + 1>;
 
-  // Of A, what the rounds would have accepted on average and one more each.
+  // The expected sum of Y over the rounds at acceptance A.
   double ExpectedSum(double acceptance) const;
   double Bisect(double sum) const;
   double Interpolate(double sum) const;

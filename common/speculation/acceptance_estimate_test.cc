@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "common/speculation/analytic_policy.h"
+#include "common/speculation/policies/analytic_policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

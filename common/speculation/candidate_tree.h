@@ -34,16 +34,16 @@ class CandidateTree {
 
   // Whether `id` may be a parent: the root under either name, or a node.
   bool IsKnownParent(NodeId id) const { return id == 0 || id == root_id_ || Find(id) != nullptr; }
-  // Nothing when there is no such node; pointers and spans hold until the next change.
+  // Null if there is no such node. Pointers and spans are valid until the next change.
   const TreeNode* Find(NodeId id) const;
   const TreeNode* FindChild(NodeId parent, TokenId token) const;
 
   // `id` is above every id used before, `parent` is a known parent and `score` is finite and in (0, 1].
   const TreeNode& Add(NodeId id, NodeId parent, TokenId token, float score);
 
-  // Takes back the nodes added last, until `size` are left.
+  // Removes the last added nodes until `size` are left.
   void Truncate(uint32_t size);
-  // Makes node `id` the root: its descendants stay, at new depths; everything else goes.
+  // Makes node `id` the root. Its descendants stay, with new depths; all other nodes are removed.
   void Reroot(NodeId id);
   // A fresh root without candidates.
   void Clear();

@@ -20,7 +20,7 @@ namespace tandem {
 using SessionId = uint64_t;
 using NodeId = uint32_t;  // 0 is the root as of the last commit seen.
 
-// In what order a drafter tries candidates.
+// The order in which a drafter tries candidates.
 enum class TreeShape {
   kBestFirst,  // The best candidate by path score is next, wherever it is.
   kChain,      // One node for each level.
@@ -33,8 +33,8 @@ struct DraftBudget {
   uint32_t branching = 1;
   uint32_t lookahead = 0;
   TreeShape shape = TreeShape::kBestFirst;
-  // What is drafted ahead beyond `nodes`, and most children of a node then. 0 nodes: as many as `lookahead`
-  // adds in proportion, with `branching`.
+  // Nodes to draft ahead beyond `nodes`, and the most children of a node there. 0 nodes: in proportion to
+  // what `lookahead` adds, with `branching`.
   uint32_t ahead_nodes = 0;
   uint32_t ahead_branching = 0;
 
@@ -54,12 +54,12 @@ struct OpenSession {
   DraftBudget budget;
   bool sampled_drafts = false;      // Children are to be drawn, and what they are drawn from is to be sent.
   bool predict_acceptance = false;  // Predictions of a stop head are wanted.
-  // On whose behalf, for traces and logs; nothing is decided by them. As the W3C headers have it; may be
-  // empty.
+  // Identify the request in traces and logs, and have no other effect. In the format of the W3C headers; may
+  // be empty.
   std::string traceparent;
   std::string tracestate;
   std::string request_id;
-  // What the target has for draft heads; 0 and 0: nothing. The fingerprint is 0 where it is not known.
+  // What the target offers to draft heads; 0 and 0: nothing. The fingerprint is 0 if unknown.
   uint32_t target_hidden_size = 0;
   uint32_t target_layers = 0;
   uint64_t target_fingerprint = 0;
@@ -68,7 +68,7 @@ struct OpenSession {
   std::shared_ptr<const std::string> constraint;
 };
 
-// How numbers of features are written on the wire.
+// The number format of features on the wire.
 enum class FeatureType {
   kBf16,  // Two bytes each, little endian.
   kInt8,  // Every state: a float32 scale, then one signed byte for each number.
@@ -89,7 +89,7 @@ struct FeatureNeeds {
   bool final_norm = false;
   FeatureType type = FeatureType::kBf16;
   uint32_t first_position = 0;  // Nothing before it is of use.
-  // Most rows sent beyond those that FeaturesUsed has told of; 0: any number.
+  // Most rows sent beyond those that FeaturesUsed has reported; 0: no limit.
   uint32_t window = 0;
 
   uint32_t num_states() const { return static_cast<uint32_t>(layers.size()) + (final_norm ? 1 : 0); }
@@ -169,21 +169,21 @@ struct SessionRefused {
   absl::Status status;
 };
 
-// The head has read the features in front of the position.
+// The head has used the features before the position.
 struct FeaturesUsed {
   uint32_t epoch = 0;
   uint32_t position = 0;
 };
 
-// Says no more than DraftResponse::drafter_sessions.
+// Empty: the report is DraftResponse::drafter_sessions.
 struct LoadReport {};
 
 struct DraftResponse {
   SessionId session = 0;
   std::variant<SessionOpened, Grow, ResyncNeeded, SessionRefused, LoadReport, FeaturesUsed> event;
-  // Sessions that the drafter has open for all its verifiers; nothing if it does not say.
+  // Open sessions of the drafter, over all its verifiers; nullopt if it does not report them.
   std::optional<uint32_t> drafter_sessions = std::nullopt;
-  // When the transport got it; the infinite past: when it was handed over.
+  // When the transport received it; the infinite past means the time when it was passed on.
   absl::Time received = absl::InfinitePast();
 };
 

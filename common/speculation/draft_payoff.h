@@ -31,17 +31,17 @@ class DraftPayoff {
   struct Options {
     double probe_share = 0.01;
     uint32_t probe_steps = 8;
-    // After a switch the first steps still feel what went before: drafts in flight, a drafter that must catch
-    // up. They are not measured.
+    // The first steps after a switch are not measured, because they still show effects of the other way:
+    // drafts in flight, a drafter that must catch up.
     uint32_t settling_steps = 2;
-    // Plain ones after a probe: what they lose the probe has lost, and they are not measured either.
+    // Plain steps after a probe: their loss is part of the probe's cost, and they are not measured either.
     uint32_t aftermath_steps = 48;
     double margin = 0.02;    // By how much drafting must be better to begin with it again.
     double history = 192.0;  // Steps over which measurements decay.
-    // What is remembered of the other way when a probe of it begins: enough to outweigh a few noisy steps,
-    // little enough to see a change.
+    // The share of the other way's measurements that is kept when a probe of it starts: enough to outweigh a
+    // few noisy steps, little enough to notice a change.
     double kept_for_probe = 0.3;
-    // What the other way is taken for before it has been measured; 0: as good as drafting.
+    // The assumed yield of the other way before it has been measured; 0: as good as drafting.
     double unknown_plain = 1.0;
     // Steps drafted before the first verdict.
     uint32_t first_steps = 12;
@@ -49,18 +49,18 @@ class DraftPayoff {
   DraftPayoff() : DraftPayoff(Options{}) {}
   explicit DraftPayoff(const Options& options) : options_(options) {}
 
-  // Whether the rounds to come are to be drafted.
+  // Whether to draft the next rounds.
   bool drafting() const { return drafts_ != probing_; }
   bool probing() const { return probing_; }
 
-  // What the drafter's sessions did in one step, as the sum over those with a round in it that went the way
-  // that `drafting` said (rounds planned before a switch are left out): committed tokens; cost.
+  // Committed tokens and cost of the drafter's sessions in one step: the sum over sessions with a round that
+  // went the way that `drafting` said. Rounds planned before a switch are left out.
   struct StepYield {
     bool drafted = false;
     double tokens = 0.0;
     double cost = 0.0;
-    // The drafter has not drafted for any of them yet: it still computes what they begin with. A probe pays
-    // for such steps and does not go by them, up to Options::aftermath_steps; then it does.
+    // The drafter has not drafted for any of them yet, because it still computes their prompts. A probe pays
+    // for such steps but does not count them, for up to Options::aftermath_steps; after that it counts them.
     bool opening = false;
   };
   void Observe(const StepYield& yield);

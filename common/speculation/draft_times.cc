@@ -33,10 +33,6 @@ void DraftTimes::ObserveFirstGrowth(double seconds) {
   first_growth_.Add(seconds);
 }
 
-double DraftTimes::round_trip_seconds() const {
-  return std::max(first_growth_.value - level_.value, 0.0);
-}
-
 double DraftTimes::SecondsTo(uint32_t depth) const {
   return std::max(first_growth_.value, level_.value) + (std::max<uint32_t>(depth, 1) - 1) * level_.value;
 }

@@ -11,15 +11,12 @@ class DraftTimes {
  public:
   // A step of the drafter, as its growth reports it. Ignored unless positive and finite.
   void ObserveLevel(double seconds);
-  // From a commit (or the opening) that left the drafter without a tree to the first growth below it, whole
-  // round trip and glue included.
+  // From a commit (or the opening) that left the drafter without a tree to the first growth below it,
+  // including the round trip and all overhead.
   void ObserveFirstGrowth(double seconds);
 
-  // Averages; 0 before the first observation.
+  // Average; 0 before the first observation.
   double level_seconds() const { return level_.value; }
-  double first_growth_seconds() const { return first_growth_.value; }
-  // What of the first growth is not drafting.
-  double round_trip_seconds() const;
   // From a miss to a tree of `depth` levels (at least 1).
   double SecondsTo(uint32_t depth) const;
   bool knows_first_growth() const { return first_growth_.known; }

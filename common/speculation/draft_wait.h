@@ -4,18 +4,19 @@ namespace tandem {
 
 // What is known about a session that has no candidates for its next round.
 struct DraftWait {
-  // Until the draft is expected to be there.
+  // Time until the draft is expected.
   double expected_seconds = 0.0;
-  // Of a round without drafts, and of one with them, in the batch as it is.
+  // Time of a round without drafts, and with drafts, in the current batch.
   double plain_seconds = 0.0;
   double drafted_seconds = 0.0;
   // Probability that some candidate of the first level is right, and expected accepted tokens of a whole
   // tree.
   double first_level = 0.0;
   double expected_accepted = 0.0;
-  // Tokens per second that the other sessions commit and would not while this one waits: 0 if none is ready.
+  // Tokens per second that the other sessions lose while this one waits; 0 if none is ready.
   double others_tokens_per_second = 0.0;
-  // Whether growth goes on below the root while a round is verified, so that going on now loses only a level.
+  // Whether the drafter drafts ahead while a round is verified, so that an undrafted round now loses only a
+  // level.
   bool drafted_ahead = true;
 };
 

@@ -29,8 +29,8 @@ float GumbelNoise(uint64_t seed, uint32_t position, TokenId token);
 // Tokens are processed in blocks of this many, a constant that the compiler can vectorise for.
 inline constexpr int kTokenBlock = 64;
 
-// What a token counts for in probability sums: round(exp(-gap) * 2^40), `gap` being how far its scaled logit
-// is below the best one's, 0 or more. Integers make sums independent of their order; a sum over 2^22 tokens
+// A token's weight in probability sums: round(exp(-gap) * 2^40), where `gap`, 0 or more, is the distance of
+// its scaled logit from the best one's. Integers make sums independent of their order; a sum over 2^22 tokens
 // fits.
 inline constexpr int kWeightBits = 40;
 uint64_t TokenWeight(float gap);

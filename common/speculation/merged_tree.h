@@ -13,13 +13,13 @@
 
 namespace tandem {
 
-// Who guesses for a session: its drafter, a second drafter, its constraint, where that leaves no choice, the
-// output that its request predicts, or the verifier's own source. Earlier ones come first: a token that
-// several guessed is the first one's, so that each of the others is credited with what it adds.
+// The origins of a session's guesses: its drafter, its partner, its constraint (forced tokens), the request's
+// prediction, and the verifier's own source. Earlier ones have priority: a token that several guessed is
+// credited to the first, so that each other one is credited with what it adds.
 enum class DraftOrigin : uint8_t { kDrafter, kPartner, kGrammar, kPrediction, kLocal };
 inline constexpr size_t kNumDraftOrigins = 5;
 
-// Who guessed, as statistics tell it: drafters are one, partners included.
+// The origin in statistics: all drafters count as one, including partners.
 enum class SourceKind : uint8_t { kDrafter, kLocal, kGrammar, kPrediction };
 inline constexpr size_t kNumSourceKinds = 4;
 // The values of the label `source`, by SourceKind.
@@ -41,13 +41,13 @@ constexpr SourceKind KindOf(DraftOrigin origin) {
   return SourceKind::kDrafter;
 }
 
-// A candidate's scores as its guessers gave them, by DraftOrigin; 0 from those that did not guess it.
+// A candidate's scores by DraftOrigin; 0 from origins that did not guess it.
 struct Guesses {
   std::array<float, kNumDraftOrigins> scores = {};
 
   float by(DraftOrigin origin) const { return scores[static_cast<size_t>(origin)]; }
   bool IsBy(DraftOrigin origin) const { return by(origin) > 0.0f; }
-  // Whose the candidate is. At least one guessed it.
+  // The origin that is credited with the candidate. At least one must have guessed it.
   DraftOrigin credited() const;
 };
 
@@ -66,7 +66,7 @@ class MergedTree {
     std::vector<TreeNode> nodes;  // `score` is the one of whoever is credited.
     std::vector<Guesses> guesses;
   };
-  // The best by path score, at most `most`; with every node its parent. Ends this tree.
+  // The best nodes by path score, at most `most`; with every node its parent. Consumes this tree.
   Selection Take(uint32_t most) &&;
 
  private:
@@ -83,7 +83,7 @@ class MergedTree {
   std::vector<Entry> entries_;
 };
 
-// What one origin had in a round's tree, and how it fared. Its own path is that of the nodes that it guessed
+// One origin's nodes in a round's tree, and their outcome. Its own path consists of the nodes that it guessed
 // itself, from the root's child down.
 struct OriginOutcome {
   uint32_t guessed = 0;   // Nodes it guessed,

@@ -26,17 +26,17 @@ class RoundTimeModel {
     double seconds = 0.0;
     uint32_t context = 0;
   };
-  // Every combination of some numbers of rows and some contexts, in any order, at least one. Times are made
-  // non-decreasing in both, since a measurement that says otherwise is noise.
+  // `grid`: every combination of some numbers of rows and some contexts, in any order, at least one. Times
+  // are made non-decreasing in both, because other measurements are noise.
   explicit RoundTimeModel(const std::vector<Point>& grid);
 
   // Seconds for a step of `rows` rows (at least 1). Extrapolates by the last segment's slope.
   double Seconds(uint32_t rows, uint32_t context = 0) const;
-  // What warm-up measured, whatever steps take now.
+  // The time without the correction, as measured at warm-up.
   double Uncorrected(uint32_t rows, uint32_t context = 0) const;
-  // A step that was measured in service. Times that are negative or not a number say nothing.
+  // A step that was measured in service. Negative times and NaN are ignored.
   void Observe(uint32_t rows, double seconds, uint32_t context = 0);
-  // By how much steps as they are lately take longer than the grid says.
+  // The ratio of recent step times to the grid's.
   double correction() const { return correction_; }
 
  private:

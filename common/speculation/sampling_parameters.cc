@@ -56,9 +56,10 @@ absl::Status CheckSomeAreLeft(const SamplingParameters& sampling, int32_t vocab_
   for (const TokenId token : sampling.allowed_tokens)
     any = any || !std::binary_search(banned.begin(), banned.end(), token);
   if (any) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "sampling.banned_tokens: every token of ",
-      sampling.allowed_tokens.empty() ? "the vocabulary" : "allowed_tokens", ", expected some to be left"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("sampling.banned_tokens: every token of ",
+                   sampling.allowed_tokens.empty() ? "the vocabulary" : "allowed_tokens",
+                   ", expected at least one token to remain"));
 }
 
 }  // namespace

@@ -21,17 +21,18 @@ struct SamplingParameters {
   float frequency_penalty = 0.0f;
   std::vector<std::pair<TokenId, float>> logit_bias;
   uint64_t seed = 0;
-  // In ascending order, each once. Nothing but the first has a chance, where there are any, and nothing of
-  // the second.
+  // In ascending order, each once. If there are allowed tokens, no other can be chosen; banned tokens cannot
+  // be chosen.
   std::vector<TokenId> allowed_tokens;
   std::vector<TokenId> banned_tokens;
-  // What ends an output, in ascending order, has no chance at positions below this one: until the output is
-  // as long as StopConditions.min_tokens asks for. No part of SamplingParameters on the wire.
+  // Tokens that end an output, in ascending order. They cannot be chosen at positions below this one, until
+  // the output has the length of StopConditions.min_tokens. Not part of SamplingParameters on the wire.
   std::vector<TokenId> early_banned_tokens;
   uint32_t early_ban_end = 0;
 };
 
-// What penalties look at: how often a token stands in the output so far; 0 of one that only the prompt has.
+// The input of penalties: how often a token occurs in the output so far; 0 for a token that only the prompt
+// has.
 struct TokenCount {
   TokenId token = 0;
   uint32_t count = 0;

@@ -83,11 +83,11 @@ TEST(SamplingParametersTest, NamesFieldValueAndRange) {
          p.allowed_tokens = {3, 7};
          p.banned_tokens = {1, 3, 7};
        },
-       "sampling.banned_tokens: every token of allowed_tokens, expected some to be left"},
+       "sampling.banned_tokens: every token of allowed_tokens, expected at least one token to remain"},
       {[](P& p) {
          for (TokenId token = 0; token < 100; ++token) p.banned_tokens.push_back(token);
        },
-       "sampling.banned_tokens: every token of the vocabulary, expected some to be left"},
+       "sampling.banned_tokens: every token of the vocabulary, expected at least one token to remain"},
   };
   for (const Refusal& refusal : refusals) {
     SamplingParameters sampling;

@@ -64,20 +64,17 @@ double ScoreCalibration::Table::At(double score) const {
   return probabilities[high - 1] + share * (probabilities[high] - probabilities[high - 1]);
 }
 
-void ScoreCalibration::Count(Table& table, uint32_t bin, double score, double calibrated,
-                             bool accepted) const {
+void ScoreCalibration::Count(Table& table, uint32_t bin, double score, bool accepted) const {
   const double keep = 1.0 - 1.0 / std::max(options_.horizon, 1.0);
   for (Bin& each : table.bins) {
     each.count *= keep;
     each.accepted *= keep;
     each.score_sum *= keep;
-    each.calibrated_sum *= keep;
   }
   Bin& counted = table.bins[bin];
   counted.count += 1.0;
   counted.accepted += accepted ? 1.0 : 0.0;
   counted.score_sum += score;
-  counted.calibrated_sum += calibrated;
 }
 
 void ScoreCalibration::Fit(Table& table, const Table* prior) const {
@@ -121,9 +118,8 @@ void ScoreCalibration::Observe(float temperature, uint32_t depth, float score, b
   Table& own = tables.by_depth[DepthClass(depth)];
   const double bounded = Bounded(score);
   const uint32_t bin = BinOf(bounded, kBins);
-  const double calibrated = own.At(bounded);
-  Count(tables.all, bin, bounded, calibrated, accepted);
-  Count(own, bin, bounded, calibrated, accepted);
+  Count(tables.all, bin, bounded, accepted);
+  Count(own, bin, bounded, accepted);
   tables.observed = std::min(tables.observed + 1, kMostUnfitted * kMostUnfitted);
   ++tables.not_fitted;
 }
@@ -133,25 +129,6 @@ double ScoreCalibration::Calibrated(float temperature, uint32_t depth, float sco
   // The first observations count at once, later ones when there are enough to tell.
   if (tables.not_fitted > tables.observed / kMostUnfitted) FitAll(tables);
   return std::clamp(tables.by_depth[DepthClass(depth)].At(Bounded(score)), kLeast, kMost);
-}
-
-std::vector<ScoreCalibration::ReliabilityBin> ScoreCalibration::Reliability() const {
-  std::vector<ReliabilityBin> curve;
-  for (uint32_t i = 0; i < kBins; ++i) {
-    Bin sum;
-    for (const TemperatureTables& tables : tables_) {
-      sum.count += tables.all.bins[i].count;
-      sum.accepted += tables.all.bins[i].accepted;
-      sum.score_sum += tables.all.bins[i].score_sum;
-      sum.calibrated_sum += tables.all.bins[i].calibrated_sum;
-    }
-    if (sum.count < 0.5) continue;
-    curve.push_back({.predicted = sum.score_sum / sum.count,
-                     .calibrated = sum.calibrated_sum / sum.count,
-                     .realised = sum.accepted / sum.count,
-                     .count = sum.count});
-  }
-  return curve;
 }
 
 }  // namespace tandem

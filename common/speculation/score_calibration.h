@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
 
 namespace tandem {
 
@@ -31,19 +30,9 @@ class ScoreCalibration {
 
   // `depth` is the node's below the root, from 1. Scores outside (0, 1) are taken as the nearest inside.
   void Observe(float temperature, uint32_t depth, float score, bool accepted);
-  // In (0, 1). Non-decreasing in the score. Fits anew what was observed since the last time, once that is
-  // more than a few among many: sessions observe in turns, and a fit for each of them would cost a step its
-  // time.
+  // In (0, 1). Non-decreasing in the score. Fits again once there are enough new observations, compared to
+  // the old ones: sessions observe in turns, and a fit for each would delay the step.
   double Calibrated(float temperature, uint32_t depth, float score);
-
-  // Reliability curve over all depths and temperatures: bins with observations, by increasing score.
-  struct ReliabilityBin {
-    double predicted = 0.0;   // Mean score.
-    double calibrated = 0.0;  // Mean of what was predicted for them, at the time, with calibration.
-    double realised = 0.0;    // Share that was accepted.
-    double count = 0.0;       // Decayed number of observations.
-  };
-  std::vector<ReliabilityBin> Reliability() const;
 
  private:
   static constexpr uint32_t kBins = 24;
@@ -54,7 +43,6 @@ class ScoreCalibration {
     double count = 0.0;
     double accepted = 0.0;
     double score_sum = 0.0;
-    double calibrated_sum = 0.0;
   };
   struct Table {
     std::array<Bin, kBins> bins;
@@ -73,7 +61,7 @@ class ScoreCalibration {
 
   static uint32_t TemperatureClass(float temperature);
   static uint32_t DepthClass(uint32_t depth);
-  void Count(Table& table, uint32_t bin, double score, double calibrated, bool accepted) const;
+  void Count(Table& table, uint32_t bin, double score, bool accepted) const;
   // `prior` is nullptr for the identity.
   void Fit(Table& table, const Table* prior) const;
   void FitAll(TemperatureTables& tables) const;

@@ -20,7 +20,6 @@ TEST(ScoreCalibrationTest, IsTheIdentityBeforeData) {
       EXPECT_THAT(calibration.Calibrated(temperature, 3, score), DoubleNear(score, 1e-4));
     }
   }
-  EXPECT_TRUE(calibration.Reliability().empty());
 }
 
 // What a drafter's score stands for, and its calibration after serving it.
@@ -121,21 +120,6 @@ TEST(ScoreCalibrationTest, SureGuessesThatAreNeverRightAreFoundOut) {
   ScoreCalibration calibration;
   for (int i = 0; i < 60; ++i) calibration.Observe(0.0f, 1, 1.0f, false);
   EXPECT_LT(calibration.Calibrated(0.0f, 1, 1.0f), 0.1);
-}
-
-TEST(ScoreCalibrationTest, ReliabilityCurve) {
-  ScoreCalibration calibration({.horizon = 1e12});
-  for (int i = 0; i < 100; ++i) calibration.Observe(0.0f, 1, 0.9f, i % 2 == 0);
-  for (int i = 0; i < 40; ++i) calibration.Observe(1.0f, 5, 0.1f, i % 4 == 0);
-  const auto curve = calibration.Reliability();
-  ASSERT_EQ(curve.size(), 2u);
-  EXPECT_THAT(curve[0].predicted, DoubleNear(0.1, 1e-6));
-  EXPECT_THAT(curve[0].realised, DoubleNear(0.25, 1e-6));
-  EXPECT_THAT(curve[0].count, DoubleNear(40.0, 1e-6));
-  EXPECT_THAT(curve[1].predicted, DoubleNear(0.9, 1e-6));
-  EXPECT_THAT(curve[1].realised, DoubleNear(0.5, 1e-6));
-  EXPECT_THAT(curve[1].count, DoubleNear(100.0, 1e-6));
-  EXPECT_GT(curve[1].calibrated, 0.5);
 }
 
 }  // namespace

@@ -11,10 +11,10 @@
 
 namespace tandem {
 
-// Whether functions written for AVX-512 are taken before their plain versions, which give the same bits:
-// where the machine has it (F and DQ).
+// Whether functions for AVX-512 are used instead of their plain versions, which give the same bits: if the
+// machine has it (F and DQ).
 bool ComputesWithAvx512();
-// For tests of the plain versions: false lets no AVX-512 be used. Not while other threads choose.
+// For tests of the plain versions: false disables AVX-512. Do not call it while other threads choose tokens.
 void AllowAvx512(bool allowed);
 
 }  // namespace tandem

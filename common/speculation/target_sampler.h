@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-// A guess of what the target will choose, and how likely it is to be right.
+// A guess of the target's choice, and its probability of being right.
 struct TokenProbability {
   TokenId token = 0;
   float probability = 0.0f;  // In (0, 1].
@@ -46,19 +46,19 @@ class TargetSampler {
   // Adds a token to the output, which the penalties look at.
   void Append(TokenId token);
 
-  // For engines that choose (engine.h): what the penalties look at, each token once, in no order; none when
-  // no penalty asks. CountsAfter: of the tokens of `path` alone, what Counts would say of them once all of
-  // them were appended.
+  // For engines that choose (engine.h): the counts for penalties, each token once, in no order; empty if
+  // there are no penalties. CountsAfter: only for the tokens of `path`, the counts that they would have once
+  // all of them were appended.
   std::vector<TokenCount> Counts() const;
   std::vector<TokenCount> CountsAfter(absl::Span<const TokenId> path) const;
 
-  // What may be chosen at `position`, by allowed, banned and early banned tokens, as SeededChoice::allowed
-  // has it; none: any token. Stays as it is for as long as a copy of this lives.
+  // The tokens that may be chosen at `position`, by allowed, banned and early banned tokens, in the format of
+  // SeededChoice::allowed; empty: all. Valid as long as a copy of this exists.
   absl::Span<const uint32_t> AllowedAt(uint32_t position) const {
     const TokenSet& set = position < sampling_.early_ban_end ? early_allowed_ : allowed_;
     return set == nullptr ? absl::Span<const uint32_t>() : absl::MakeConstSpan(*set);
   }
-  // Whether it bans any token anywhere.
+  // Whether any token is banned at any position.
   bool restricts() const { return allowed_ != nullptr || early_allowed_ != nullptr; }
   bool Allows(TokenId token, uint32_t position) const {
     const absl::Span<const uint32_t> allowed = AllowedAt(position);

@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/engine/engine.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 
 namespace tandem {
 

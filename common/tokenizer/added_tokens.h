@@ -19,7 +19,7 @@
 
 namespace tandem {
 
-// An entry of "added_tokens": text that is one token wherever it stands, before any cutting and merging.
+// An entry of "added_tokens": text that is always one token, before any cutting and merging.
 struct AddedToken {
   TokenId id = 0;
   std::string content;

@@ -72,7 +72,7 @@ class BpeModel {
   bool AddByteTokens(absl::string_view character, Scratch& scratch) const;
   // OutOfRange for more than `max_symbols`.
   absl::Status SplitCharacters(absl::string_view word, size_t max_symbols, Scratch& scratch) const;
-  // How many symbols a word may begin with if it is to come to at most `num_tokens`.
+  // How many symbols a word may have at the start so that it has at most `num_tokens` tokens.
   size_t MostSymbols(size_t num_tokens) const;
   void Enqueue(int32_t position, Scratch& scratch) const;
   void MergeSymbols(Scratch& scratch) const;
@@ -82,10 +82,9 @@ class BpeModel {
   // The tokens of the first characters of Unicode, found without hashing; -1 where there is none.
   std::array<TokenId, kNumDirectCharacters> direct_characters_{};
   std::optional<std::array<TokenId, 256>> byte_tokens_;  // -1 where the vocabulary lacks one
-  // Characters of the longest token that merging makes. Each symbol that it came from has one at least.
+  // Characters of the longest token that merging makes. Each symbol has at least one character.
   size_t longest_merged_ = 1;
-  // What a word's characters but the first have in front, and its last one behind it, before they are looked
-  // up.
+  // The prefix of a word's characters except the first, and the suffix of its last one, for looking them up.
   std::string continuing_prefix_;
   std::string end_suffix_;
   std::optional<std::string> unknown_content_;

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
 namespace {

@@ -8,10 +8,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/tokenizer/jinja_interpreter.h"
+#include "common/tokenizer/jinja/jinja_interpreter.h"
+#include "common/tokenizer/jinja/python_text.h"
 #include "common/tokenizer/json_view.h"
-#include "common/tokenizer/python_text.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
 namespace {
@@ -163,7 +163,7 @@ absl::StatusOr<std::string> CutAtTag(std::string prompt) {
   const size_t at = absl::string_view(prompt).rfind(absl::StripTrailingAsciiWhitespace(tag));
   if (at == std::string::npos) {
     return absl::InvalidArgumentError(
-        "the template does not lay out the content of the last message, which is to be continued");
+        "the template does not render the content of the last message, which the output continues");
   }
   const bool keeps_spacing = absl::StartsWith(absl::string_view(prompt).substr(at), tag);
   prompt.resize(at);
@@ -184,7 +184,7 @@ absl::Status AddJsonVariables(const ChatTemplateOptions& options, JinjaScope* va
       nlohmann::ordered_json::parse(options.json_variables, nullptr, /*allow_exceptions=*/false);
   for (const auto& [name, value] : json.items()) {
     for (const absl::string_view own : {"messages", "tools", "documents"}) {
-      if (name == own) return view.Invalid(absl::StrCat(name, " is the conversation's own"));
+      if (name == own) return view.Invalid(absl::StrCat(name, " is reserved for the conversation"));
     }
     if (name == "add_generation_prompt" && (!value.is_boolean() || options.continue_final_message))
       return view.Invalid("add_generation_prompt: expected true or false, and no message that is continued");

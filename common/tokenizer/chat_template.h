@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/tokenizer/jinja_syntax.h"
+#include "common/tokenizer/jinja/jinja_syntax.h"
 
 namespace tandem {
 
@@ -45,18 +45,18 @@ struct ChatTemplateOptions {
 
   // End with the opening of the assistant's turn. Not with continue_final_message.
   bool add_generation_prompt = true;
-  // End where the last message's content ends, as if it were not over.
+  // End with the last message's content, as if the message were not over.
   bool continue_final_message = false;
-  // Functions that the template is told of, as `tools`.
+  // Functions, which the template gets as `tools`.
   std::vector<ChatTool> tools = {};
-  // The time that strftime_now() tells, in UTC. Without one that function does not exist, and templates fall
-  // back to a fixed date, so that a conversation is always rendered the same.
+  // The time of strftime_now(), in UTC. Without it that function does not exist, and templates use a fixed
+  // date, so that a conversation is always rendered in the same way.
   std::optional<absl::Time> now;
   // More variables for the template, such as "enable_thinking".
   std::map<std::string, Variable> variables;
-  // As many more, as a JSON object; empty: none. Not the names that are the conversation's own.
+  // More variables, as a JSON object; empty: none. The conversation's own names are not allowed.
   std::string json_variables;
-  // What becomes of the texts of messages and JSON before the template sees them. Empty: nothing.
+  // Changes the texts of messages and JSON before the template gets them. May be empty.
   std::function<std::string(std::string)> on_text;
   // Beyond these, rendering ends in ResourceExhausted.
   int64_t max_steps = 1'000'000;
@@ -67,7 +67,7 @@ struct ChatTemplateOptions {
 // transformers gives it (trim_blocks, lstrip_blocks, immutable values). Immutable, safe to share between
 // threads.
 //
-// A template sees what transformers' users give it:
+// A template gets the same variables as in transformers:
 //
 //   tools     [{"type": "function", "function": {"name", "description", "parameters"}}], or none
 //   messages  "role", "content"; and where they are given "tool_calls", "tool_call_id", "name" and
@@ -76,10 +76,10 @@ struct ChatTemplateOptions {
 //             calls is none.
 class ChatTemplate {
  public:
-  // InvalidArgument or Unimplemented with the line of what cannot be used.
+  // InvalidArgument or Unimplemented, with the line that cannot be used.
   static absl::StatusOr<ChatTemplate> Parse(absl::string_view source);
 
-  // What it was parsed from.
+  // The text it was parsed from.
   absl::string_view source() const { return *source_; }
 
   // The prompt of a conversation. `special_tokens` are variables such as bos_token. InvalidArgument with the

@@ -11,7 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
 namespace {
@@ -112,7 +112,7 @@ class TokenizerReader {
       if (!ids_.emplace(text, static_cast<int64_t>(id)).second) {
         return Invalid("tokenizer.ggml.tokens",
                        absl::StrCat("every token once, but \"", absl::CHexEscape(text.substr(0, 100)),
-                                    "\" is there twice"));
+                                    "\" occurs twice"));
       }
     }
     tokens_ = tokens;

@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-// The tokenizer in a GGUF file's keys, as the tokenizer.json and tokenizer_config.json that say the same.
+// The tokenizer in a GGUF file's keys, as an equivalent tokenizer.json and tokenizer_config.json.
 struct GgufTokenizer {
   nlohmann::json definition;
   nlohmann::json config;

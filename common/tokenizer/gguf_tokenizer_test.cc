@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/temporary_folder.h"
-#include "common/gguf/gguf_writer.h"
+#include "common/gguf/testing/gguf_writer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 
@@ -112,7 +112,7 @@ TEST(GgufTokenizerTest, RefusesByKey) {
   GgufWriter twice;
   twice.AddString("tokenizer.ggml.model", "gpt2");
   twice.AddStrings("tokenizer.ggml.tokens", {"a", "a"});
-  EXPECT_THAT(error_of(twice), HasSubstr("\"a\" is there twice"));
+  EXPECT_THAT(error_of(twice), HasSubstr("\"a\" occurs twice"));
   GgufWriter bytes;
   bytes.AddString("tokenizer.ggml.model", "llama");
   bytes.AddStrings("tokenizer.ggml.tokens", {"\xFF"});

@@ -14,7 +14,7 @@
 #include "common/base/file.h"
 #include "common/tokenizer/streaming_decoder.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem {

@@ -22,7 +22,7 @@ class JsonView {
   // Parses `text`; nesting deeper than 64 levels is refused. `file` is what errors call it.
   static absl::StatusOr<JsonView> Parse(absl::string_view text, std::string file);
 
-  // A document that is not from a text. What reads views expects no more than 64 levels.
+  // A document that was not parsed from text. Readers of views expect at most 64 levels.
   static JsonView Of(nlohmann::json document, std::string file);
 
   const nlohmann::json& value() const { return *value_; }
@@ -31,7 +31,7 @@ class JsonView {
   absl::Status Invalid(absl::string_view message) const;
   absl::Status Unsupported(absl::string_view message) const;
 
-  // A member of this object. Find returns nothing when it is absent or null.
+  // A member of this object. Find returns nullopt if it is absent or null.
   absl::StatusOr<JsonView> Member(const std::string& name) const;
   absl::StatusOr<std::optional<JsonView>> Find(const std::string& name) const;
   // The elements of this array.

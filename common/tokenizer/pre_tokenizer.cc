@@ -12,8 +12,8 @@
 #include "common/base/status_macros.h"
 #include "common/tokenizer/byte_alphabet.h"
 #include "common/tokenizer/text_pattern.h"
-#include "common/tokenizer/unicode.h"
-#include "common/tokenizer/unicode_tables.h"
+#include "common/tokenizer/unicode/unicode.h"
+#include "common/tokenizer/unicode/unicode_tables.h"
 
 namespace tandem {
 namespace {

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/regex_translator.h"
-#include "common/tokenizer/unicode.h"
-#include "common/tokenizer/unicode_tables.h"
+#include "common/tokenizer/unicode/unicode.h"
+#include "common/tokenizer/unicode/unicode_tables.h"
 
 namespace tandem {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/character_set.h"
-#include "common/tokenizer/unicode.h"
-#include "common/tokenizer/unicode_tables.h"
+#include "common/tokenizer/unicode/unicode.h"
+#include "common/tokenizer/unicode/unicode_tables.h"
 
 namespace tandem {
 namespace {
@@ -210,7 +210,7 @@ class PatternTranslator {
 
   // Repeats what was just quantified: PCRE2 would read "{2}+" and "{2}?" as one quantifier.
   absl::Status BeginQuantifier() {
-    if (atom_ == kNoAtom) return Malformed("nothing stands before a quantifier");
+    if (atom_ == kNoAtom) return Malformed("nothing precedes a quantifier");
     if (is_quantified_) {
       out_.pattern.insert(atom_, "(?:");
       out_.pattern.push_back(')');
@@ -372,7 +372,7 @@ class PatternTranslator {
     }
     if (length < least) return Malformed("too few hexadecimal digits");
     if (value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF))
-      return Malformed("an escape of no character");
+      return Malformed("an escape without a character");
     rest_.remove_prefix(length);
     return value;
   }
@@ -500,7 +500,7 @@ class PatternTranslator {
       TANDEM_ASSIGN_OR_RETURN(const Member end, ParseMember(depth));
       if (!std::holds_alternative<uint32_t>(end)) return Unsupported("a set as the end of a range");
       last = std::get<uint32_t>(end);
-      if (last < first) return Malformed("a range of characters whose bounds fall");
+      if (last < first) return Malformed("a range of characters with descending bounds");
     }
     out_.named.push_back({first, last});
     absl::StrAppend(&to.members, Escaped(first));

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/tokenizer/unicode_tables.h"
+#include "common/tokenizer/unicode/unicode_tables.h"
 
 namespace tandem {
 
@@ -19,9 +19,9 @@ struct TranslatedPattern {
 };
 
 // Rewrites a pattern of Oniguruma's Ruby syntax, in which tokenizer files are written, so that PCRE2 matches
-// the same. InvalidArgument for a malformed pattern, Unimplemented, by name, for what is not translated: back
-// references, subexpression calls, raw bytes, the option x, and the rest that no class or look-around of
-// PCRE2 says the same by.
+// the same. InvalidArgument for a malformed pattern; Unimplemented, with its name, for a construct that is
+// not translated: back references, subexpression calls, raw bytes, the option x, and others for which PCRE2
+// has no equivalent class or look-around.
 //
 // A set of characters that PCRE2's classes cannot hold, such as an intersection, becomes look-aheads before
 // one character.

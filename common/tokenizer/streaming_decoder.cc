@@ -4,7 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
 

@@ -11,17 +11,17 @@ namespace tandem {
 
 class Tokenizer;
 
-// Turns tokens into text as they come. What is returned is always whole characters; up to three bytes of an
-// unfinished one are kept back. The pieces, with Flush at the end, add up to exactly Tokenizer::Decode of all
-// tokens; but of a run of SentencePiece byte tokens that are not all characters Decode keeps no byte, and
-// here those that are characters have been given out before that shows. Copying is cheap, and a copy goes on
-// from the same point. Not to be shared between threads.
+// Turns tokens into text as they arrive. Returns only whole characters, and holds back up to three bytes of
+// an unfinished one. The pieces, with Flush at the end, add up to exactly Tokenizer::Decode of all tokens,
+// with one exception: of a run of SentencePiece byte tokens that is not wholly valid, Decode keeps no byte,
+// while here the valid characters have already been returned. Copying is cheap, and a copy continues from the
+// same point. Not thread-safe.
 class StreamingDecoder {
  public:
-  // With `skip_special` special tokens add no text. A text that is a `continuation` follows one that came
-  // before it, as an output follows its prompt: what a tokenizer drops at the start of a text, such as the
-  // blank that SentencePiece puts in front, is then part of it, and the pieces add up to the end of the whole
-  // text's decoding.
+  // With `skip_special` special tokens add no text. `continuation`: the text continues another one, as an
+  // output continues its prompt. Then the decoder does not drop what a tokenizer drops at the start of a
+  // text, such as SentencePiece's leading blank, and the pieces add up to the end of the whole text's
+  // decoding.
   StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special, bool continuation = false);
 
   // Adds tokens and returns the text that became complete, which may be empty. Ids without a token add
@@ -29,7 +29,7 @@ class StreamingDecoder {
   std::string Push(TokenId token);
   std::string Push(absl::Span<const TokenId> tokens);
 
-  // Ends the text: returns U+FFFD when it ends within a character. The decoder is then as new.
+  // Ends the text: returns U+FFFD if it ends within a character. Resets the decoder.
   std::string Flush();
 
   // How many bytes are kept back: 0 to 3.

@@ -15,9 +15,9 @@
 
 namespace tandem {
 
-// Between two vocabularies that have nothing in common but the text that their tokens make: for a draft model
-// that drafts for a target of another vocabulary (docs/drafters.md). Whatever is lost on the way costs
-// acceptance alone. Immutable, and safe to share between threads.
+// Translates between two vocabularies through the text of their tokens, so that a draft model can draft for a
+// target with another vocabulary (docs/operate/drafters.md). Losses in translation only lower acceptance.
+// Immutable, so thread-safe.
 class TextBridge {
  public:
   TextBridge(std::shared_ptr<const Tokenizer> draft, std::shared_ptr<const Tokenizer> target,
@@ -27,9 +27,9 @@ class TextBridge {
   const Tokenizer& target() const { return *target_; }
   int32_t target_width() const { return target_width_; }
 
-  // What the draft model's tokenizer puts in front of a text.
+  // The tokens that the draft model's tokenizer puts in front of a text.
   const TokenIds& frame() const { return frame_; }
-  // The special token of the other side that has the same content, or begins or ends texts as this one does.
+  // The other side's special token with the same content, or with the same role of beginning or ending texts.
   std::optional<TokenId> SpecialToDraft(TokenId target) const;
   std::optional<TokenId> SpecialToTarget(TokenId draft) const;
 
@@ -37,8 +37,8 @@ class TextBridge {
     TokenId token = 0;
     size_t end = 0;  // Bytes of the text up to its end.
   };
-  // The target's tokens of `text`, which goes on behind the tokens `before`; none where no tokens make
-  // exactly that text.
+  // The target's tokens of `text`, which follows the tokens `before`; empty if no tokens make exactly that
+  // text.
   std::vector<PlacedToken> ToTarget(absl::Span<const TokenId> before, absl::string_view text) const;
 
  private:
@@ -50,19 +50,19 @@ class TextBridge {
   absl::flat_hash_map<TokenId, TokenId> to_target_;
 };
 
-// A target's text in the draft model's tokens, as it grows. What has been translated changes only near the
-// end, where further text may be part of the last words. Not thread-safe.
+// A growing text of the target in the draft model's tokens. Earlier tokens change only near the end, where
+// new text may extend the last words. Not thread-safe.
 class TranslatedText {
  public:
   // `bridge` outlives it.
   explicit TranslatedText(const TextBridge* bridge);
 
   void Append(absl::Span<const TokenId> target_tokens);
-  // The draft model's; at least one.
+  // The draft model's tokens; at least one.
   const TokenIds& tokens() const { return tokens_; }
-  // The text's last bytes, which begin a character that is not whole yet and have no token.
+  // The text's last bytes: the beginning of an incomplete character, which has no token yet.
   absl::string_view pending() const { return absl::string_view(run_).substr(covered_); }
-  // How many of the draft model's tokens a token of the target's takes, as far as is known.
+  // The mean number of the draft model's tokens per target token so far.
   double tokens_per_token() const;
 
  private:
@@ -73,7 +73,7 @@ class TranslatedText {
 
   const TextBridge& bridge_;
   TokenIds tokens_;
-  // The text behind the last special token: of tokens_[run_begin_ + i], the bytes up to its end are ends_[i].
+  // The text after the last special token; tokens_[run_begin_ + i] ends at byte ends_[i].
   std::string run_;
   size_t run_begin_ = 0;
   std::vector<size_t> ends_;
@@ -81,7 +81,7 @@ class TranslatedText {
   uint64_t num_target_ = 0;
 };
 
-// Of `bytes`, how many are left when a character that is not whole is cut off the end.
+// The length of `bytes` without an incomplete character at the end.
 size_t WholeCharacters(absl::string_view bytes);
 
 }  // namespace tandem

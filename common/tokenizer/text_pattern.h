@@ -21,13 +21,13 @@ struct MatchedSpan {
   bool is_match;
 };
 
-// What the components of tokenizer.json search for: {"String": ...} or {"Regex": ...}. Immutable.
+// A search pattern of tokenizer.json: {"String": ...} or {"Regex": ...}. Immutable.
 class TextPattern {
  public:
   static absl::StatusOr<TextPattern> Parse(const JsonView& json);
 
-  // Hands the matches of `text` and what lies between them to `on_span`, in order and without gaps. Ends
-  // early with the first error of `on_span`: what lies behind is not searched.
+  // Passes the matches of `text` and the text between them to `on_span`, in order and without gaps. Stops at
+  // the first error of `on_span`, without searching the rest.
   absl::Status ForEachSpan(absl::string_view text,
                            absl::FunctionRef<absl::Status(MatchedSpan)> on_span) const;
 

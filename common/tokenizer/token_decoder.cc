@@ -10,7 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/byte_alphabet.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
 namespace {

@@ -12,9 +12,9 @@
 
 namespace tandem {
 
-// The decoder of a tokenizer.json, compiled into what each token contributes on its own, and what happens to
-// the beginning of the whole text. That split is what makes decoding a stream possible; decoders that need
-// more (such as stripping the end) are refused. Immutable.
+// The decoder of a tokenizer.json, compiled into the bytes that each token adds on its own, and a change of
+// the beginning of the whole text. This split makes it possible to decode a stream; decoders that need more
+// (such as stripping the end) are refused. Immutable.
 class TokenDecoder {
  public:
   // Reads ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip or a Sequence of them.

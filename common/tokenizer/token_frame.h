@@ -15,8 +15,8 @@ struct TokenFrame {
 };
 
 // Reads the frame of a single text from a post-processor of tokenizer.json: TemplateProcessing,
-// RobertaProcessing, BertProcessing, ByteLevel (which adds no tokens) or a Sequence of them. Nothing when
-// none is among them that adds tokens.
+// RobertaProcessing, BertProcessing, ByteLevel (which adds no tokens) or a Sequence of them. nullopt if none
+// of them adds tokens.
 absl::StatusOr<std::optional<TokenFrame>> ParseTokenFrame(const JsonView& post_processor);
 
 }  // namespace tandem

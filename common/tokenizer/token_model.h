@@ -26,8 +26,8 @@ class TokenModel {
     UnigramModel::Scratch unigram;
   };
 
-  // `json` is the member "model". Unimplemented, by name, for other types; errors otherwise as of the
-  // models'.
+  // `json`: the member "model". Unimplemented, with its name, for other types; otherwise errors of the
+  // models.
   static absl::StatusOr<TokenModel> Parse(const JsonView& json) {
     TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> type, json.Find("type"));
     std::string name = "BPE";

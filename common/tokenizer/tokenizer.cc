@@ -13,7 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/gguf/gguf_file.h"
 #include "common/tokenizer/gguf_tokenizer.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
 namespace {
@@ -284,7 +284,7 @@ absl::StatusOr<TokenIds> Tokenizer::EncodeChat(absl::Span<const ChatMessage> mes
     encode.mark = mark;
     return Encode(*prompt, encode);
   }
-  return absl::InvalidArgumentError("the messages hold every one of the characters U+FDD0 to U+FDEF");
+  return absl::InvalidArgumentError("the messages contain all of the characters U+FDD0 to U+FDEF");
 }
 
 std::string Tokenizer::MarkSpecial(std::string text, absl::string_view mark) const {

@@ -38,22 +38,22 @@ class Tokenizer {
     // Recognise special tokens written out in the text. Off for text that users control; the special tokens
     // are then ordinary text.
     bool parse_special = true;
-    // Add BOS and EOS where the folder's post-processor says so or, without one and where its
-    // tokenizer_class reads them, add_bos_token and add_eos_token. A BOS that the text already begins with is
-    // not doubled.
+    // Add BOS and EOS if the folder's post-processor says so or, without one, if add_bos_token and
+    // add_eos_token do and its tokenizer_class reads them. If the text already begins with a BOS, no second
+    // one is added.
     bool add_special_tokens = true;
-    // How many tokens the result may have. Work ends where it is known that there are more, and so costs no
-    // more than this many tokens, but for looking through the text for added tokens and normalizing it.
+    // The largest number of tokens. Work stops as soon as it is known that there are more, so it costs at
+    // most this many tokens, plus one pass over the text for added tokens and normalization.
     size_t max_tokens = std::numeric_limits<size_t>::max();
-    // Left out of the text once tokens have been looked for in it: put into words that users control, it
-    // keeps them from being special tokens. Empty: nothing.
+    // Removed from the text after the search for added tokens. Put into text that users control, it keeps
+    // that text from being read as special tokens. May be empty.
     absl::string_view mark = {};
   };
 
-  // Reads tokenizer.json and, where present, tokenizer_config.json and chat_template.jinja; or, where the
-  // name ends in .gguf, what such a file holds of them (gguf_tokenizer.h). Errors name file
-  // and JSON path: NotFound without a tokenizer.json, InvalidArgument for malformed contents, Unimplemented
-  // for components that are not supported.
+  // Reads tokenizer.json and, where present, tokenizer_config.json and chat_template.jinja; or, if the name
+  // ends in .gguf, the same data in that file (gguf_tokenizer.h). Errors name file and JSON path: NotFound
+  // without a tokenizer.json, InvalidArgument for malformed contents, Unimplemented for components that are
+  // not supported.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& folder);
   // Load, and InvalidArgument when an id has no logit in the folder's model, which has `logits_width` of
   // them.
@@ -61,8 +61,7 @@ class Tokenizer {
                                                                        int32_t logits_width);
 
   // InvalidArgument with the byte offset for text that is not UTF-8 or too long (256 MiB), ResourceExhausted
-  // when a pattern of the tokenizer backtracks without end on it, and OutOfRange for more than max_tokens,
-  // and for nothing else.
+  // if a pattern of the tokenizer backtracks without end on it, and OutOfRange only for more than max_tokens.
   absl::StatusOr<TokenIds> Encode(absl::string_view utf8_text, const EncodeOptions& options) const;
 
   // The text of `tokens`, always well-formed UTF-8: bytes that form no character become U+FFFD, one for each
@@ -82,12 +81,12 @@ class Tokenizer {
   bool IsSpecial(TokenId token) const;
   // Highest id + 1. The model's logits may be wider or narrower.
   int32_t vocab_size() const { return static_cast<int32_t>(kinds_.size()); }
-  // What tokenizer.json has of a token.
+  // A token's entry in tokenizer.json.
   struct TokenEntry {
     absl::string_view content;  // Such as "<|eos|>" or "\u0120the"; lives as long as the tokenizer.
     bool added = false;         // One of "added_tokens".
   };
-  // Of all ids below vocab_size; nothing for holes.
+  // The entries of all ids below vocab_size; nullopt for holes.
   std::vector<std::optional<TokenEntry>> Entries() const;
   // The id of a token by its content.
   std::optional<TokenId> FindToken(absl::string_view content) const;
@@ -95,28 +94,26 @@ class Tokenizer {
   std::optional<TokenId> bos() const { return bos_; }
   std::optional<TokenId> eos() const { return eos_; }
 
-  // A hash over id -> (bytes, special or not) for all ids below `logits_width`. Two models whose fingerprints
-  // agree mean the same by every token. Part of the wire protocol.
+  // A hash over id -> (bytes, special or not) for all ids below `logits_width`. If the fingerprints of two
+  // models are equal, every token means the same in both. Part of the wire protocol.
   uint64_t Fingerprint(int32_t logits_width) const;
 
-  bool has_chat_template() const { return chat_template_.has_value(); }
-  // The text of the template that conversations with tools are laid out by; empty without one that can be
-  // used.
+  // The text of the template for conversations with tools; empty without a usable one.
   absl::string_view chat_template_source() const;
   // The prompt of a conversation, by the folder's chat template: chat_template.jinja, or what
-  // tokenizer_config.json has. NotFound without one; what is wrong with one that cannot be used shows here,
-  // not at loading, since the model still completes plain text. Errors otherwise as of ChatTemplate::Render.
-  // Encode the result with parse_special on; a BOS in it is not doubled.
+  // tokenizer_config.json has. NotFound without one. Errors of an invalid template appear here, not at
+  // loading, because the model can still complete plain text. Otherwise errors of ChatTemplate::Render.
+  // Encode the result with parse_special on; if it contains a BOS, no second one is added.
   absl::StatusOr<std::string> ApplyChatTemplate(absl::Span<const ChatMessage> messages,
                                                 const ChatTemplateOptions& options) const;
-  // The tokens of a conversation, by the folder's chat template, which puts special tokens where they belong
-  // (a BOS included, or none). In messages' contents and in variables they are ordinary text unless
-  // `parse_special`. Errors as of ApplyChatTemplate and Encode.
+  // The tokens of a conversation, by the folder's chat template, which also places special tokens (including
+  // BOS, if any). In contents of messages and in variables, special tokens are ordinary text unless
+  // `parse_special`. Errors of ApplyChatTemplate and Encode.
   absl::StatusOr<TokenIds> EncodeChat(absl::Span<const ChatMessage> messages,
                                       const ChatTemplateOptions& options, bool parse_special,
                                       size_t max_tokens) const;
 
-  // What the decoder strips from the beginning of the whole text.
+  // What the decoder strips from the start of the whole text.
   const TokenDecoder::LeadingStrip& leading_strip() const { return decoder_.leading_strip(); }
 
  private:
@@ -132,7 +129,7 @@ class Tokenizer {
   absl::Status ParseConfiguredFrame(const JsonView& json);
   absl::Status ParseConfiguredChatTemplate(const JsonView& json);
   absl::Status FillTokenTable();
-  // What is known while a text is encoded, and what it came to so far.
+  // The state of encoding a text, with the result so far.
   struct Encoding {
     bool parse_special;
     size_t max_tokens;
@@ -142,7 +139,7 @@ class Tokenizer {
   };
   // The tokens with the frame around them.
   TokenIds Framed(TokenIds tokens) const;
-  // `text` with the mark behind the first character of every special token's text.
+  // `text` with the mark inserted after the first character of every special token's text.
   std::string MarkSpecial(std::string text, absl::string_view mark) const;
   absl::Status EncodePlain(absl::string_view text, bool at_text_start, Encoding& encoding) const;
 
@@ -157,7 +154,7 @@ class Tokenizer {
   std::optional<TokenId> bos_;
   std::optional<TokenId> eos_;
   std::optional<absl::StatusOr<ChatTemplate>> chat_template_;
-  // For conversations with tools, where the folder has one of its own for these.
+  // The template for conversations with tools, if the folder has a separate one.
   std::optional<absl::StatusOr<ChatTemplate>> tool_template_;
   std::map<std::string, std::string> special_contents_;  // "bos_token" and the like, for the chat template
 

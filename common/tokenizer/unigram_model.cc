@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/bpe_model.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
 namespace {
@@ -35,7 +35,7 @@ absl::StatusOr<UnigramModel> UnigramModel::Parse(const JsonView& json) {
     }
     const std::string& content = entry[0].get_ref<const std::string&>();
     if (!model.vocabulary_.emplace(content, static_cast<TokenId>(id)).second) {
-      return place().Invalid(absl::StrCat("'", content, "' is there twice"));
+      return place().Invalid(absl::StrCat("'", content, "' occurs twice"));
     }
     if (model.token_at_node_.size() + content.size() > kMaxTrieNodes)
       return place().Invalid("too much text in all");

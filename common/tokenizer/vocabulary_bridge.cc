@@ -58,10 +58,10 @@ absl::Status OtherVocabulary(const Unmatched& target, const Entries& target_entr
                              const Entries& draft_entries) {
   const TokenId first = target.first.has_value() ? *target.first : *draft.first;
   return absl::FailedPreconditionError(absl::StrCat(
-      "the vocabularies differ in more than padding and added tokens: the draft model has not ",
-      target.ordinary, " of the target's ", target.all_ordinary, " ordinary tokens, the target has not ",
-      draft.ordinary, " of the draft model's ", draft.all_ordinary, "; the first that differs has id ", first,
-      ": the target's is ", ShownEntry(target_entries, first), ", the draft model's ",
+      "the vocabularies differ in more than padding and added tokens: the draft model lacks ",
+      target.ordinary, " of the target's ", target.all_ordinary, " ordinary tokens, the target lacks ",
+      draft.ordinary, " of the draft model's ", draft.all_ordinary, "; the first token that differs has id ",
+      first, ": the target's is ", ShownEntry(target_entries, first), ", the draft model's ",
       ShownEntry(draft_entries, first)));
 }
 

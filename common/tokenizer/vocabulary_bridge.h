@@ -13,8 +13,8 @@
 namespace tandem {
 
 // From a draft model's token ids to a target's and back, where the two mean the same by their tokens but
-// number or pad them differently (docs/drafters.md). Tokens are the same when their content in tokenizer.json
-// and the bytes that they stand for are. Immutable, and safe to share between threads.
+// number or pad them differently (docs/operate/drafters.md). Tokens are the same when their content in
+// tokenizer.json and the bytes that they stand for are. Immutable, and safe to share between threads.
 //
 // A token of the target that the draft model has not is shown to it as the stand-in, its end-of-text token;
 // one that the target has not has no chance of being drafted.

@@ -107,8 +107,8 @@ TEST(VocabularyBridgeTest, SaysHowOtherVocabulariesDiffer) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(
       std::string(status.message()),
-      HasSubstr("the draft model has not 1 of the target's 4 ordinary tokens, the target has not 0 of "
-                "the draft model's 3; the first that differs has id 5: the target's is \"C\", the "
+      HasSubstr("the draft model lacks 1 of the target's 4 ordinary tokens, the target lacks 0 of "
+                "the draft model's 3; the first token that differs has id 5: the target's is \"C\", the "
                 "draft model's no token"));
   status = BridgeBetween(*LoadWritten(other), 8, *LoadWritten(BridgeDefinition()), 8).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("the target's is no token, the draft model's \"C\""));

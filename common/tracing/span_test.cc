@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/base/random_bits.h"
-#include "common/tracing/span_collector.h"
+#include "common/tracing/testing/span_collector.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -14,7 +14,7 @@ for name in "${binaries[@]}"; do
   strip -o "$out/root/usr/local/bin/$name" "$bin/$name"
   linked+=("$bin/$name")
 done
-# Built with -DTANDEM_CUDA=ON. docs/gpu.md lists where binaries look for it.
+# Built with -DTANDEM_CUDA=ON. docs/operate/gpu.md lists where binaries look for it.
 if [[ -f $bin/tandem-cuda.so ]]; then
   mkdir -p "$out/root/usr/local/lib/tandem"
   strip --strip-unneeded -o "$out/root/usr/local/lib/tandem/tandem-cuda.so" "$bin/tandem-cuda.so"

@@ -1,4 +1,4 @@
-"""Reads a router's spool (docs/learning.md has its files byte by byte). Needs no package; object_store.py reads one that was
+"""Reads a router's spool (docs/operate/learning.md has its files byte by byte). Needs no package; object_store.py reads one that was
 copied to an object store."""
 
 import dataclasses
@@ -155,7 +155,7 @@ def tombstones(spool, tenant):
     parse_header(content, path)
     records, end = scan(content)
     if end != len(content):
-        raise SpoolError(f"{path}: byte {end}: no tombstone, expected one")
+        raise SpoolError(f"{path}: byte {end}: expected a tombstone")
     return {record[2] for record in records}
 
 

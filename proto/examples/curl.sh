@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Calls of the HTTP API with curl alone (docs/examples.md).
+# Calls of the HTTP API with curl alone (docs/start/examples.md).
 set -euo pipefail
 
 usage() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Calls of the gRPC API with grpcurl (docs/examples.md).
+# Calls of the gRPC API with grpcurl (docs/start/examples.md).
 set -euo pipefail
 
 usage() {

@@ -306,7 +306,7 @@ class AdminRun {
     out_ << (command_.json ? MessageJson(response, true) : Table(response));
     if (command_.running && !command_.json) {
       out_ << "running sessions: " << response.num_moved() << " moved, " << response.num_failed()
-           << " go on as before";
+           << " not moved";
       if (!response.failure().empty()) out_ << ": " << response.failure();
       out_ << "\n";
     }
@@ -324,9 +324,9 @@ class AdminRun {
       out_ << MessageJson(response, true);
     } else if (command_.request_id.empty()) {
       out_ << response.removed_files() << " files removed; "
-           << (response.removed_key() ? "the key is gone" : "there was no key") << "\n";
+           << (response.removed_key() ? "the key is deleted" : "there was no key") << "\n";
     } else {
-      out_ << "readers pass over the request from now on\n";
+      out_ << "readers skip the request from now on\n";
     }
     out_ << std::flush;
     return absl::OkStatus();

@@ -19,8 +19,8 @@ constexpr char kTenantExamples[] = R"(Examples:
   tandem tenants set acme --policy off
   tandem tenants set beta --tenant-token "$BETA_TOKEN" --weight 2 --tokens-per-minute 60000
 
-The caller's token (--token or TANDEM_TOKEN) must be of a tenant with `admin: true`. Changes hold for the next
-request on; docs/operations.md has the recipes.)";
+The caller's token (--token or TANDEM_TOKEN) must be that of a tenant with `admin: true`. Changes apply from the
+next request on; docs/operate/operations.md has recipes.)";
 
 constexpr char kDrafterExamples[] = R"(Examples:
   tandem drafters list
@@ -31,31 +31,31 @@ constexpr char kDrafterExamples[] = R"(Examples:
   tandem drafters load acme-2026-11 --name acme --replace --endpoint drafter-1:7003
   tandem drafters unload acme --endpoint drafter-1:7003
 
-`load` and `unload` are for a drafter, not for a router: it loads draft models from its --models-folder only, and with
-TLS the caller needs a certificate of the role operator. A router that the drafter registers with hears of it.)";
+`load` and `unload` talk to a drafter, not to a router. It loads draft models only from its --models-folder. With
+TLS, the caller needs a certificate with the role operator. Routers that the drafter registers with are notified.)";
 
 constexpr char kVerifierExamples[] = R"(Examples:
   tandem verifiers list
   tandem verifiers add llama verifier-1:7002
   tandem verifiers remove llama verifier-0:7002
 
-What runs on a verifier that is removed goes on there; `tandem servers` shows how much that is.)";
+Requests that run on a removed verifier go on there; `tandem servers` shows how many.)";
 
 constexpr char kModelsExamples[] = R"(Examples:
   tandem models list --endpoint verifier-0:7002
   tandem models load qwen-1b --name qwen --endpoint verifier-0:7002
   tandem models unload qwen --endpoint verifier-0:7002
 
-The verifier loads models from its --models-folder only. With TLS the caller needs a certificate of the role
-operator. A router that the verifier registers with hears of it; others are told by `tandem verifiers add`.)";
+The verifier loads models only from its --models-folder. With TLS, the caller needs a certificate with the role
+operator. Routers that the verifier registers with are notified; for other routers, use `tandem verifiers add`.)";
 
 constexpr char kAdaptersExamples[] = R"(Examples:
   tandem adapters list --endpoint verifier-0:7002
   tandem adapters load acme-2026-11 --name acme --endpoint verifier-0:7002
   tandem adapters unload acme --endpoint verifier-0:7002
 
-The verifier loads adapters (LoRA, folders as PEFT writes them) from its --adapters-folder only. With TLS the caller
-needs a certificate of the role operator. Routers find out within seconds.)";
+The verifier loads adapters (LoRA, in PEFT's format) only from its --adapters-folder. With TLS, the caller needs a
+certificate with the role operator. Routers notice the change within seconds.)";
 
 using Action = AdminCommand::Action;
 using Kind = AdminCommand::Kind;
@@ -82,7 +82,7 @@ void AddSetting(CLI::App* app, AdminCommand* command, const std::string& flag, c
            set(value);
          },
          help)
-      ->group("Settings; those not given stay as they are");
+      ->group("Settings (settings not given keep their values)");
 }
 
 void AddNames(CLI::App* app, AdminCommand* command, const std::string& flag, const std::string& field,
@@ -102,29 +102,30 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   v1::TenantConfig* tenant = &command->tenant;
   AddSetting<std::string>(
       app, command, "--tenant-token", "token_sha256", [=](const std::string& v) { tenant->set_token(v); },
-      "The tenant's new token; the router keeps its digest only");
+      "The tenant's new token; the router stores only its digest");
   AddSetting<std::string>(
       app, command, "--tenant-token-sha256", "token_sha256",
-      [=](const std::string& v) { tenant->set_token_sha256(v); }, "The digest, in hex, instead of the token");
+      [=](const std::string& v) { tenant->set_token_sha256(v); },
+      "The new token's SHA-256 digest in hex, in place of the token");
   AddNames(app, command, "--models", "models", tenant->mutable_models(),
-           "Models it may use, A,B; the first is its default; empty: all");
+           "Models that the tenant may use, A,B; the first is its default; empty: all");
   AddSetting<std::string>(
       app, command, "--drafter", "drafter", [=](const std::string& v) { tenant->set_drafter(v); },
-      "Its drafter; empty: none");
+      "The tenant's drafter; empty: none");
   AddSetting<std::string>(
       app, command, "--partner", "partner", [=](const std::string& v) { tenant->set_partner(v); },
-      "A second drafter, which drafts along; empty: none");
+      "Second drafter; its candidates are merged with those of --drafter; empty: none");
   AddSetting<std::string>(
       app, command, "--adapter", "adapter", [=](const std::string& v) { tenant->set_adapter(v); },
-      "Adapter of its requests with its default model; empty: none");
+      "Adapter for requests with the tenant's default model; empty: none");
   AddNames(app, command, "--allowed-adapters", "allowed_adapters", tenant->mutable_allowed_adapters(),
            "Adapters that requests may name, A,B; empty: all");
   AddSetting<bool>(
       app, command, "--text-drafting", "text_drafting", [=](bool v) { tenant->set_text_drafting(v); },
-      "Let drafters of an entirely different vocabulary draft for it, by text (true or false)");
+      "Let drafters with an entirely different vocabulary draft by text for the tenant (true or false)");
   AddSetting<bool>(
       app, command, "--record-traffic", "record_traffic", [=](bool v) { tenant->set_record_traffic(v); },
-      "Keep its prompts and outputs in routers' spools, for drafters to learn from (true or false)");
+      "Keep the tenant's prompts and outputs in routers' spools, for drafters to learn from (true or false)");
   AddNames(app, command, "--allowed-drafters", "allowed_drafters", tenant->mutable_allowed_drafters(),
            "Drafters that requests may name and `auto` may pick, A,B; empty: all");
   app->add_option_function<std::string>(
@@ -140,30 +141,31 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
          },
          "Who chooses the drafter: auto, pinned, canary or off")
       ->check(CLI::IsMember({"auto", "pinned", "canary", "off"}))
-      ->group("Settings; those not given stay as they are");
+      ->group("Settings (settings not given keep their values)");
   v1::CanaryConfig* canary = &command->canary;
   AddSetting<std::string>(
       app, command, "--canary", "canary.drafter", [=](const std::string& v) { canary->set_drafter(v); },
-      "Put this drafter on trial (policy canary)");
+      "Drafter to try on a share of the requests (policy canary)");
   AddSetting<double>(
       app, command, "--canary-percent", "canary.percent", [=](double v) { canary->set_percent(v); },
-      "Share of the requests that it gets");
+      "Per cent of the requests that the canary gets");
   AddSetting<double>(
       app, command, "--canary-min-share", "canary.min_share", [=](double v) { canary->set_min_share(v); },
-      "Roll it back below this share of the tenant's drafter's tokens per round; default 0.9");
+      "Roll the canary back if its tokens per round are below this share of the tenant's drafter's; default "
+      "0.9");
   AddSetting<uint32_t>(
       app, command, "--canary-min-rounds", "canary.min_rounds",
-      [=](uint32_t v) { canary->set_min_rounds(v); }, "Rounds of both before that; default 200");
+      [=](uint32_t v) { canary->set_min_rounds(v); }, "Rounds that both need before a verdict; default 200");
   AddSetting<bool>(
       app, command, "--canary-promote", "canary.promote", [=](bool v) { canary->set_promote(v); },
-      "Make it the tenant's drafter once it has shown to be above that share (true or false)");
+      "Make the canary the tenant's drafter once it is shown to reach that share (true or false)");
   AddSetting<double>(
       app, command, "--canary-max-error", "canary.max_error", [=](double v) { canary->set_max_error(v); },
-      "How likely a verdict may be wrong; default 0.01");
+      "Highest probability that a verdict is wrong; default 0.01");
   AddSetting<uint32_t>(
       app, command, "--canary-max-requests", "canary.max_requests",
       [=](uint32_t v) { canary->set_max_requests(v); },
-      "Roll it back after so many of its requests without a verdict; 0: the trial goes on");
+      "Roll the canary back after this many requests without a verdict; 0: continue the trial");
   AddSetting<std::string>(
       app, command, "--window-policy", "window_policy",
       [=](const std::string& v) { tenant->set_window_policy(v); }, "Window policy; empty: the verifier's");
@@ -173,32 +175,33 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   AddSetting<uint32_t>(
       app, command, "--max-concurrent", "max_concurrent_requests",
       [=](uint32_t v) { tenant->set_max_concurrent_requests(v); },
-      "Requests in flight; 0: no limit of its own");
+      "Most requests in flight; 0: no limit of its own");
   AddSetting<uint32_t>(
       app, command, "--max-queued", "max_queued_requests",
-      [=](uint32_t v) { tenant->set_max_queued_requests(v); }, "Requests that may wait for a place");
+      [=](uint32_t v) { tenant->set_max_queued_requests(v); }, "Most requests that wait for a place");
   AddSetting<uint32_t>(
       app, command, "--tokens-per-minute", "tokens_per_minute",
-      [=](uint32_t v) { tenant->set_tokens_per_minute(v); }, "Tokens of prompts and outputs; 0: no limit");
+      [=](uint32_t v) { tenant->set_tokens_per_minute(v); },
+      "Most tokens per minute, of prompts and outputs; 0: no limit");
   AddSetting<uint32_t>(
       app, command, "--weight", "weight", [=](uint32_t v) { tenant->set_weight(v); },
-      "Share of the places when they are scarce, relative to others'");
+      "Share of scarce places, relative to the weights of other tenants");
   AddSetting<bool>(
       app, command, "--admin", "admin", [=](bool v) { tenant->set_admin(v); },
-      "true or false: whether it may change tenants and drafters");
+      "Allow the tenant to change tenants and drafters (true or false)");
 }
 
 void AddDrafterSettings(CLI::App* app, AdminCommand* command) {
   v1::DrafterConfig* drafter = &command->drafter;
   AddSetting<std::string>(
       app, command, "--address", "endpoint", [=](const std::string& v) { drafter->set_endpoint(v); },
-      "Where verifiers reach it, such as drafter-1:7003");
+      "Address at which verifiers reach the drafter, such as drafter-1:7003");
   AddSetting<std::string>(
       app, command, "--draft-model", "draft_model",
-      [=](const std::string& v) { drafter->set_draft_model(v); }, "Draft model there");
+      [=](const std::string& v) { drafter->set_draft_model(v); }, "Name of the draft model at that address");
   AddSetting<bool>(
       app, command, "--trusted", "trusted", [=](bool v) { drafter->set_trusted(v); },
-      "true or false: whether verifiers may believe the probabilities that it sends");
+      "Let verifiers rely on the probabilities that the drafter sends (true or false)");
 }
 
 void AddVerifierCommands(CLI::App* app, AdminCommand* command,
@@ -220,13 +223,13 @@ void AddVerifierCommands(CLI::App* app, AdminCommand* command,
     added
         ->add_option_function<std::string>(
             "ADDRESS", [command](const std::string& v) { command->verifier.set_endpoint(v); },
-            "Where routers reach it: host:port, or dns:///host:port for every address of a name")
+            "Address at which routers reach it: host:port, or dns:///host:port for every address of a name")
         ->required();
   };
   add(Action::kList, "list", "List them");
-  add_with_names(Action::kAdd, "add", "Have a model use one more");
-  add_with_names(Action::kRemove, "remove", "Give one no more requests of a model");
-  add(Action::kWatch, "watch", "Show what was said of them at run time, then every change as it happens");
+  add_with_names(Action::kAdd, "add", "Add a verifier to a model");
+  add_with_names(Action::kRemove, "remove", "Send no more of a model's requests to a verifier");
+  add(Action::kWatch, "watch", "Show the changes made at run time, then every further change as it happens");
 }
 
 constexpr absl::string_view kCanaryPrefix = "canary.";
@@ -263,16 +266,17 @@ void AddAdminCommands(CLI::App* app, AdminCommand* command,
     add(Action::kWatch, "watch", "Show them, then every change as it happens");
     if (tenants) {
       AddTenantSettings(set, command);
-      CLI::App* swap = add_named(Action::kSwap, "swap", "Pin a tenant to another drafter");
+      CLI::App* swap = add_named(Action::kSwap, "swap", "Pin the tenant to another drafter");
       swap->add_option("DRAFTER", command->swap_to, "Name of the drafter")->required();
-      swap->add_flag("--running", command->running, "Also move sessions that are generating");
-      CLI::App* forget = add_named(Action::kForget, "forget",
-                                   "Delete what a router's spool has of it, and the key; ask every router");
+      swap->add_flag("--running", command->running, "Also move requests that are already running");
+      CLI::App* forget =
+          add_named(Action::kForget, "forget",
+                    "Delete the tenant's records and key from a router's spool; repeat it for every router");
       forget->add_option("--request", command->request_id, "Only this request, by its id");
     } else {
       AddDrafterSettings(set, command);
-      CLI::App* drain = add_named(Action::kDrain, "drain", "Give it no new sessions");
-      drain->add_flag("--undo", command->undo, "Give it sessions again");
+      CLI::App* drain = add_named(Action::kDrain, "drain", "Send no new sessions to the drafter");
+      drain->add_flag("--undo", command->undo, "Send sessions to it again");
     }
   }
   AddVerifierCommands(app, command, add_connection);
@@ -287,20 +291,20 @@ CLI::App* AddModelsCommands(CLI::App* app, ModelsCommand* command,
     return AddAction(group, command, action, name, help, add_connection);
   };
   v1::LoadModelRequest* request = &command->load;
-  add(ModelsCommand::Action::kList, "list", "List those that are loaded");
-  CLI::App* load = add(ModelsCommand::Action::kLoad, "load", "Load one more, and wait until it serves");
+  add(ModelsCommand::Action::kList, "list", "List loaded models");
+  CLI::App* load = add(ModelsCommand::Action::kLoad, "load", "Load a model and wait until it serves");
   load->add_option_function<std::string>(
           "FOLDER", [request](const std::string& v) { request->set_folder(v); },
           "The model's folder below the verifier's --models-folder")
       ->required();
   load->add_option_function<std::string>(
       "--name", [request](const std::string& v) { request->set_name(v); },
-      "Name to serve it under; the folder's by default");
+      "Name to serve it under; default: the folder's name");
   load->add_option_function<uint64_t>(
       "--kv-tokens", [request](uint64_t v) { request->set_kv_tokens(v); },
-      "Tokens of keys and values to hold; the share of a model at the start by default");
+      "KV cache size in tokens; default: the share that a model had at the verifier's start");
   CLI::App* unload =
-      add(ModelsCommand::Action::kUnload, "unload", "End the serving of one, and wait until it has gone");
+      add(ModelsCommand::Action::kUnload, "unload", "Stop serving a model and wait until it is unloaded");
   unload->add_option("NAME", command->name, "The model's name")->required();
   return group;
 }
@@ -321,22 +325,22 @@ CLI::App* AddAdaptersCommands(CLI::App* app, ModelsCommand* command,
           command->load_adapter.set_model(v);
           command->unload_adapter.set_model(v);
         },
-        "Of which model, where the verifier has several");
+        "Model of the adapter, if the verifier serves several");
   };
   v1::LoadAdapterRequest* request = &command->load_adapter;
-  add(ModelsCommand::Action::kListAdapters, "list", "List those that requests may name");
+  add(ModelsCommand::Action::kListAdapters, "list", "List loaded adapters");
   CLI::App* load =
-      add(ModelsCommand::Action::kLoadAdapter, "load", "Load one more, and wait until requests may name it");
+      add(ModelsCommand::Action::kLoadAdapter, "load", "Load an adapter and wait until requests may name it");
   load->add_option_function<std::string>(
           "FOLDER", [request](const std::string& v) { request->set_folder(v); },
           "The adapter's folder below the verifier's --adapters-folder")
       ->required();
   load->add_option_function<std::string>(
       "--name", [request](const std::string& v) { request->set_name(v); },
-      "Name to serve it under; the folder's by default");
+      "Name to serve it under; default: the folder's name");
   add_model(load);
   CLI::App* unload = add(ModelsCommand::Action::kUnloadAdapter, "unload",
-                         "Refuse new requests for one; those that run go on with it");
+                         "Refuse new requests for an adapter; running requests go on with it");
   unload
       ->add_option_function<std::string>(
           "NAME", [command](const std::string& v) { command->unload_adapter.set_name(v); },
@@ -349,9 +353,8 @@ CLI::App* AddAdaptersCommands(CLI::App* app, ModelsCommand* command,
 std::function<bool()> AddDraftModelCommands(CLI::App* app, ModelsCommand* command,
                                             const std::function<void(CLI::App*)>& add_connection) {
   CLI::App* group = app->get_subcommand("drafters");
-  CLI::App* load =
-      AddAction(group, command, ModelsCommand::Action::kLoadDraft, "load",
-                "Have a drafter load one more draft model, and wait until it serves", add_connection);
+  CLI::App* load = AddAction(group, command, ModelsCommand::Action::kLoadDraft, "load",
+                             "Load a draft model at a drafter and wait until it serves", add_connection);
   v1::LoadDraftModelRequest* request = &command->load_draft;
   load->add_option_function<std::string>(
           "FOLDER", [request](const std::string& v) { request->set_folder(v); },
@@ -359,19 +362,19 @@ std::function<bool()> AddDraftModelCommands(CLI::App* app, ModelsCommand* comman
       ->required();
   load->add_option_function<std::string>(
       "--name", [request](const std::string& v) { request->set_name(v); },
-      "Name to serve it under; the folder's by default");
+      "Name to serve it under; default: the folder's name");
   load->add_option_function<std::string>(
       "--model-version", [request](const std::string& v) { request->set_version(v); },
-      "Which version it is; by default what the folder's draft_card.json says");
+      "Version of the model; default: the one in the folder's draft_card.json");
   load->add_option_function<uint64_t>(
       "--kv-tokens", [request](uint64_t v) { request->set_kv_tokens(v); },
-      "Tokens of keys and values to hold; the drafter's --kv-tokens by default");
+      "KV cache size in tokens; default: the drafter's --kv-tokens");
   load->add_flag_callback(
       "--replace", [request] { request->set_replace(true); },
-      "Take the place of the model of the name; sessions that are open finish on that one");
+      "Replace the model with this name; open sessions finish on the old one");
   CLI::App* unload =
       AddAction(group, command, ModelsCommand::Action::kUnloadDraft, "unload",
-                "Have a drafter open no more sessions with one; those that are open go on", add_connection);
+                "Open no more sessions with a draft model; open sessions go on", add_connection);
   unload
       ->add_option_function<std::string>(
           "NAME", [command](const std::string& v) { command->unload_draft.set_name(v); },
@@ -383,7 +386,7 @@ std::function<bool()> AddDraftModelCommands(CLI::App* app, ModelsCommand* comman
 absl::Status FinishAdminCommand(AdminCommand& command) {
   if (command.action != Action::kSet) return absl::OkStatus();
   if (command.fields.empty()) {
-    return absl::InvalidArgumentError("nothing to set: give at least one setting");
+    return absl::InvalidArgumentError("nothing to set: expected at least one setting");
   }
   const auto& fields = command.fields;
   for (const std::string& field : fields) {
@@ -393,7 +396,7 @@ absl::Status FinishAdminCommand(AdminCommand& command) {
   const bool sets_policy = std::find(fields.begin(), fields.end(), "drafter_policy") != fields.end();
   const bool is_canary = command.tenant.drafter_policy() == v1::DRAFTER_POLICY_CANARY;
   if (sets_canary && sets_policy && !is_canary) {
-    return absl::InvalidArgumentError("--canary and its settings need --policy canary, or none");
+    return absl::InvalidArgumentError("--canary and its settings: expected --policy canary, or no --policy");
   }
   command.fields.erase(std::remove_if(command.fields.begin(), command.fields.end(), IsCanaryField),
                        command.fields.end());

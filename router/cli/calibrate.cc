@@ -42,7 +42,7 @@ absl::StatusOr<v1::CalibrationOutcome> Try(const CalibrateCommand& command, cons
   }));
   if (!stats.drafter_lost().empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("drafter \"", drafter, "\" went away: ", stats.drafter_lost()));
+        absl::StrCat("drafter \"", drafter, "\" was lost: ", stats.drafter_lost()));
   }
   v1::CalibrationOutcome outcome;
   outcome.set_drafter(drafter);
@@ -115,9 +115,9 @@ absl::Status Calibrate(const CalibrateCommand& command, Terminal& terminal, Inte
     terminal.out << absl::StrFormat("%-16s mean acceptance %.3f, ", drafter,
                                     sum / static_cast<double>(tried));
     if (error == response.held_out_error().end()) {
-      terminal.out << "too few prompts to tell an error\n";
+      terminal.out << "too few prompts to estimate the error\n";
     } else {
-      terminal.out << absl::StrFormat("error on prompts left out %.3f\n", error->second);
+      terminal.out << absl::StrFormat("error on held-out prompts %.3f\n", error->second);
     }
   }
   terminal.out << std::flush;

@@ -13,7 +13,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 #include "router/cli/resumption.h"
 
 namespace tandem::cli {
@@ -222,15 +222,15 @@ absl::Status Client::Explain(const grpc::Status& grpc_status) const {
     case absl::StatusCode::kUnavailable:
       // A router that answers with this status has a connection to say so.
       if (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return status;
-      return absl::UnavailableError(
-          absl::StrCat("cannot connect to ", connection_.endpoint, ": ", status.message(),
-                       "\nIs a router running there, and does it use TLS only if --tls-ca is given? "
-                       "`tandem-router --config router.yaml --listen ",
-                       connection_.endpoint, "` starts one; --endpoint or TANDEM_ENDPOINT names another."));
+      return absl::UnavailableError(absl::StrCat(
+          "cannot connect to ", connection_.endpoint, ": ", status.message(),
+          "\nIs a router running there, and does it use TLS only if --tls-ca is given? "
+          "`tandem-router --config router.yaml --listen ",
+          connection_.endpoint, "` starts one; --endpoint or TANDEM_ENDPOINT sets another address."));
     case absl::StatusCode::kUnauthenticated:
       return with_advice(connection_.token.empty()
                              ? "Give the tenant's token with --token or TANDEM_TOKEN."
-                             : "The token from --token or TANDEM_TOKEN is not one this router knows.");
+                             : "The router does not know the token from --token or TANDEM_TOKEN.");
     case absl::StatusCode::kDeadlineExceeded:
       return with_advice("--timeout sets how long to wait.");
     case absl::StatusCode::kResourceExhausted:

@@ -21,10 +21,10 @@
 
 namespace tandem::cli {
 
-// Ctrl-C, as something a request in progress can be told of. Thread-safe.
+// Passes Ctrl-C to a running request. Thread-safe.
 class Interrupts {
  public:
-  // While this lives, an interrupt calls `on_interrupt`, from another thread. One at a time.
+  // While this exists, an interrupt calls `on_interrupt` on another thread. One watch at a time.
   class Watch {
    public:
     Watch(Interrupts& interrupts, std::function<void()> on_interrupt);
@@ -36,7 +36,7 @@ class Interrupts {
     Interrupts& interrupts_;
   };
 
-  // An interrupt has happened. False when nothing watches, so that the program should end.
+  // Reports an interrupt. False if nothing watches; then the program should end.
   bool Trigger();
 
  private:
@@ -50,14 +50,14 @@ class Client {
   // `interrupts` outlives the client.
   Client(const ConnectionOptions& connection, Interrupts& interrupts);
 
-  // Runs one generation and hands over its events in order. An interrupt, or `on_event` returning false,
-  // cancels it, which gives Cancelled. Errors say what to do about them, where that is known.
+  // Runs one generation and passes its events, in order, to `on_event`. An interrupt, or `on_event` returning
+  // false, cancels it; the result is then Cancelled. Errors say what to do about them, if that is known.
   absl::Status Generate(const v1::GenerateRequest& request,
                         const std::function<bool(const v1::GenerateResponse&)>& on_event);
 
-  // The same, but goes on when a router cannot be reached or is lost: on the next of the endpoints, in turns,
-  // with the tokens it has, so that the events are those of one stream. Some times in a row, with growing
-  // pauses between; the time-out counts for all together. The statistics in `finished` are the last router's.
+  // The same, but if a router cannot be reached or is lost, retries on the next endpoint, in turn, with the
+  // tokens so far, so that the events look like one stream. Makes a few consecutive retries, with back-off;
+  // the timeout covers all of them. The statistics in `finished` are the last router's.
   absl::Status GenerateWithRetry(const v1::GenerateRequest& request,
                                  const std::function<bool(const v1::GenerateResponse&)>& on_event);
 
@@ -65,21 +65,21 @@ class Client {
   absl::StatusOr<v1::ChoiceExplanation> ExplainChoice(const v1::ExplainChoiceRequest& request);
   absl::StatusOr<v1::CalibrateResponse> Calibrate(const v1::CalibrateRequest& request);
 
-  // Runs a call of a verifier's; an interrupt cancels it. Errors as in Generate.
+  // Runs a call to a verifier; an interrupt cancels it. Errors as in Generate.
   absl::Status CallVerifier(
       const std::function<grpc::Status(v1::Verifier::Stub&, grpc::ClientContext&)>& call);
 
-  // Likewise of a drafter's.
+  // The same for a drafter.
   absl::Status CallDrafter(const std::function<grpc::Status(v1::Drafter::Stub&, grpc::ClientContext&)>& call);
 
-  // Runs a call of v1::RouterAdmin; an interrupt cancels it. Errors as in Generate.
+  // Runs a call to v1::RouterAdmin; an interrupt cancels it. Errors as in Generate.
   absl::Status CallAdmin(
       const std::function<grpc::Status(v1::RouterAdmin::Stub&, grpc::ClientContext&)>& call);
 
  private:
-  // A channel with the connection's security; files that are wrong are an error of every call.
+  // A channel with the connection's security. If its files are invalid, every call fails.
   std::shared_ptr<grpc::Channel> Connect(const std::string& endpoint) const;
-  // What is wrong with the options, before gRPC is told.
+  // Checks the options before gRPC gets them.
   absl::Status CheckConnection() const;
   // Sets deadline and token.
   void Prepare(grpc::ClientContext& context, absl::Time deadline) const;

@@ -10,7 +10,7 @@
 
 namespace tandem::cli {
 
-// Where a command reads and writes, and what it may assume of the reader.
+// A command's input and output, and what the output can show.
 struct Terminal {
   std::istream& in;
   std::ostream& out;
@@ -20,7 +20,7 @@ struct Terminal {
   bool no_color = false;  // NO_COLOR is set to anything but nothing.
 };
 
-// Runs the command line and returns the exit code: kExitOk, kExitFailure when a request failed, kExitUsage.
+// Runs the command line and returns the exit code: kExitOk, kExitFailure if a request failed, kExitUsage.
 // Output goes to `terminal.out`; errors, statistics and prompts for input go to `terminal.err`.
 int Run(const std::vector<std::string>& arguments, Terminal& terminal, const Clock& clock,
         Interrupts& interrupts);
@@ -36,7 +36,7 @@ int RunExplain(const ExplainCommand& command, Terminal& terminal, Interrupts& in
 int RunHashToken(const HashTokenCommand& command, Terminal& terminal);
 int RunCalibrate(const CalibrateCommand& command, Terminal& terminal, Interrupts& interrupts);
 
-// Writes "tandem: NOT_FOUND: ..." to `err`; what an interrupt cancelled is "tandem: interrupted".
+// Writes "tandem: NOT_FOUND: ..." to `err`, or "tandem: interrupted" if an interrupt cancelled the request.
 void ReportFailure(const absl::Status& status, std::ostream& err);
 bool UseColor(const GenerationOptions& options, const Terminal& terminal);
 

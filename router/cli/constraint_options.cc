@@ -25,7 +25,7 @@ absl::StatusOr<std::string> Read(absl::string_view flag, const std::string& path
 void AddConstraint(CLI::App* app, ConstraintOptions* options) {
   const std::string group = "Structured output (one of these)";
   app->add_option("--json-schema", options->json_schema_file,
-                  "The output is JSON that is valid under the schema in this file")
+                  "The output is JSON that is valid for the schema in this file")
       ->group(group);
   app->add_flag("--json-object", options->json_object, "The output is a JSON object")->group(group);
   app->add_option("--regex", options->regex, "The whole output matches this regular expression")
@@ -35,8 +35,7 @@ void AddConstraint(CLI::App* app, ConstraintOptions* options) {
   app->add_option("--choice", options->choices, "The output is this text; repeat for alternatives")
       ->allow_extra_args(false)
       ->group(group);
-  app->add_flag("--any-whitespace", options->any_whitespace,
-                "Allow blanks and line breaks wherever JSON allows them")
+  app->add_flag("--any-whitespace", options->any_whitespace, "Allow white space wherever JSON allows it")
       ->group(group);
 }
 
@@ -47,7 +46,7 @@ absl::StatusOr<std::optional<v1::Constraint>> ReadConstraint(const ConstraintOpt
                     (options.choices.empty() ? 0 : 1);
   if (given > 1) {
     return absl::InvalidArgumentError(
-        "--json-schema, --json-object, --regex, --grammar, --choice: several were given, expected one kind");
+        "--json-schema, --json-object, --regex, --grammar, --choice: expected at most one of these");
   }
   if (options.any_whitespace && !is_json) {
     return absl::InvalidArgumentError("--any-whitespace: expected --json-schema or --json-object as well");

@@ -13,7 +13,7 @@ class App;
 
 namespace tandem::cli {
 
-// What `generate` and `chat` were told of the output's form.
+// The options of `generate` and `chat` for the output's form.
 struct ConstraintOptions {
   std::string json_schema_file;
   bool json_object = false;
@@ -25,7 +25,8 @@ struct ConstraintOptions {
 
 void AddConstraint(CLI::App* app, ConstraintOptions* options);
 
-// The constraint, its files read; nothing without one. InvalidArgument names the flag that is wrong.
+// Reads the constraint's files and returns the constraint; nullopt if there is none. InvalidArgument names
+// the wrong flag.
 absl::StatusOr<std::optional<v1::Constraint>> ReadConstraint(const ConstraintOptions& options);
 
 }  // namespace tandem::cli

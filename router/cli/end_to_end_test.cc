@@ -257,7 +257,7 @@ TEST_F(EndToEndTest, HelpfulErrors) {
   EXPECT_EQ(RunRaw({"generate", "hi", "--endpoint", router_.endpoint()}), kExitFailure);
   EXPECT_THAT(err_.str(), HasSubstr("Give the tenant's token with --token or TANDEM_TOKEN"));
   EXPECT_EQ(RunRaw({"info", "--endpoint", router_.endpoint(), "--token", "wrong"}), kExitFailure);
-  EXPECT_THAT(err_.str(), HasSubstr("is not one this router knows"));
+  EXPECT_THAT(err_.str(), HasSubstr("does not know the token"));
   EXPECT_EQ(RunTandem({"generate", "hi", "--temperature", "-1"}), kExitFailure);
   EXPECT_THAT(err_.str(), HasSubstr("INVALID_ARGUMENT: sampling.temperature"));
   EXPECT_EQ(RunTandem({"generate"}), kExitUsage);

@@ -47,7 +47,7 @@ std::string Describe(const v1::ChoiceExplanation& explanation) {
     text += DescribeCandidate(candidate, candidate.drafter() == explanation.drafter());
   }
   for (const std::string& drafter : explanation.unfit_drafters()) {
-    absl::StrAppend(&text, "  ", Name(drafter), ": left out, its vocabulary is another one\n");
+    absl::StrAppend(&text, "  ", Name(drafter), ": skipped, it has another vocabulary\n");
   }
   absl::StrAppend(&text, "\nchoice: ", Name(explanation.drafter()), " (", explanation.reason(), ")\n");
   return text;

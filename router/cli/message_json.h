@@ -6,8 +6,8 @@
 
 namespace tandem::cli {
 
-// One of our messages as JSON with the names of the .proto file, fields that have their default value
-// included, and a line end.
+// A message as JSON with the field names of the .proto file, including fields with default values, and a line
+// end.
 std::string MessageJson(const google::protobuf::Message& message, bool pretty);
 
 }  // namespace tandem::cli

@@ -124,8 +124,7 @@ absl::Status LoadDraftModel(const ModelsCommand& command, Client& client, std::o
   out << model.name() << (model.version().empty() ? "" : absl::StrCat(" (", model.version(), ")"))
       << absl::StrFormat(" is served, with room for %d tokens, in %.1f MiB", response.kv_tokens(),
                          static_cast<double>(response.memory_bytes()) / (1 << 20));
-  if (command.load_draft.replace())
-    out << "; " << response.sessions() << " sessions finish on the one before";
+  if (command.load_draft.replace()) out << "; " << response.sessions() << " sessions finish on the old one";
   out << "\n" << std::flush;
   return absl::OkStatus();
 }

@@ -26,7 +26,7 @@ constexpr char kExamples[] = R"(Examples:
   tandem explain "def fibonacci(n):"
   tandem calibrate --prompts prompts.jsonl --output routing.state
 
-A router must be running; `tandem-router --help` says how to start one. Its address is taken from --endpoint or
+A router must be running; see `tandem-router --help` to start one. Its address comes from --endpoint or
 TANDEM_ENDPOINT, the tenant's token from --token or TANDEM_TOKEN. Exit codes: 0 done, 1 the request failed, 2 the
 command line is wrong.)";
 
@@ -43,10 +43,10 @@ On a terminal, text that a drafter guessed and the target accepted is green. Spe
 the output: the same seed gives the same text with any drafter and with --no-speculation.)";
 
 constexpr char kChatExamples[] = R"(Within the chat:
-  /stats   what speculation did for the last answer
+  /stats   show what speculation did for the last answer
   /reset   forget the conversation
   /exit    leave (so does Ctrl-D); Ctrl-C stops an answer
-Works from a pipe too, one message a line: printf 'Hello\nAnd you?\n' | tandem chat)";
+Also reads a pipe, one message per line: printf 'Hello\nAnd you?\n' | tandem chat)";
 
 // Values that CLI11 fills as text and that are turned into options afterwards.
 struct RawFlags {
@@ -71,7 +71,7 @@ void AddConnection(CLI::App* app, ConnectionOptions* connection, RawFlags* raw) 
            connection->endpoint = endpoints.front();
            connection->other_endpoints.assign(endpoints.begin() + 1, endpoints.end());
          },
-         "Address of the router; repeated, of its replicas, for `generate --retry`")
+         "Address of the router; repeat it with the router's replicas for `generate --retry`")
       ->allow_extra_args(false)
       ->envname("TANDEM_ENDPOINT")
       ->default_str(connection->endpoint)
@@ -80,17 +80,17 @@ void AddConnection(CLI::App* app, ConnectionOptions* connection, RawFlags* raw) 
       ->envname("TANDEM_TOKEN")
       ->group("Connection");
   app->add_option("--tls-ca", connection->tls.ca,
-                  "PEM file of the certificates that sign the router's; with it the connection uses TLS")
+                  "PEM file of the router's certificate authorities; if given, the connection uses TLS")
       ->envname("TANDEM_TLS_CA")
       ->group("Connection");
-  app->add_option("--tls-certificate", connection->tls.certificate, "PEM file of a certificate to show")
+  app->add_option("--tls-certificate", connection->tls.certificate, "PEM file of the client's certificate")
       ->envname("TANDEM_TLS_CERTIFICATE")
       ->group("Connection");
-  app->add_option("--tls-key", connection->tls.key, "PEM file of its private key")
+  app->add_option("--tls-key", connection->tls.key, "PEM file of that certificate's private key")
       ->envname("TANDEM_TLS_KEY")
       ->group("Connection");
   app->add_option("--timeout", raw->timeout,
-                  "Give a request up after this long, such as 30s or 2m; default: never")
+                  "Cancel a request after this long, such as 30s or 2m; default: never")
       ->group("Connection");
 }
 
@@ -109,25 +109,25 @@ void AddSampling(CLI::App* app, v1::GenerateRequest* request, RawFlags* raw) {
       "Randomness; 0 always takes the most likely token", group);
   AddField<uint32_t>(
       app, "--top-k", [=](uint32_t v) { sampling->set_top_k(v); },
-      "Choose among the K most likely tokens; 0: all", group);
+      "Choose among the K most likely tokens; 0: all tokens", group);
   AddField<float>(
       app, "--top-p", [=](float v) { sampling->set_top_p(v); },
-      "Choose among the most likely tokens whose probabilities sum to P", group);
+      "Choose among the most likely tokens whose probabilities add up to P", group);
   AddField<float>(
       app, "--min-p", [=](float v) { sampling->set_min_p(v); },
       "Drop tokens below this share of the most likely one's probability", group);
   AddField<uint64_t>(
-      app, "--seed", [=](uint64_t v) { sampling->set_seed(v); }, "Repeats an output; drawn when absent",
-      group);
+      app, "--seed", [=](uint64_t v) { sampling->set_seed(v); },
+      "Seed of the random choices; the same seed repeats an output; default: random", group);
   AddField<float>(
       app, "--repetition-penalty", [=](float v) { sampling->set_repetition_penalty(v); },
-      "Above 1: tokens of prompt and output become less likely", group);
+      "Above 1: make tokens of the prompt and the output less likely", group);
   AddField<float>(
       app, "--presence-penalty", [=](float v) { sampling->set_presence_penalty(v); },
-      "Subtracted from the logit of tokens the output has", group);
+      "Subtract this from the logit of every token that is in the output", group);
   AddField<float>(
       app, "--frequency-penalty", [=](float v) { sampling->set_frequency_penalty(v); },
-      "The same, for each time the output has them", group);
+      "The same, once for each time that the token is in the output", group);
   app->add_option("--allowed-token-ids", raw->allowed_token_ids, "Choose among these tokens, such as 5,7")
       ->group(group);
   app->add_option("--banned-token-ids", raw->banned_token_ids, "Never choose these tokens")->group(group);
@@ -149,10 +149,10 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
       "Generate at most this many tokens", "Generation");
   AddField<uint32_t>(
       app, "--min-tokens", [=](uint32_t v) { request->mutable_stopping()->set_min_tokens(v); },
-      "Do not end the output before it has this many tokens", "Generation");
+      "Generate at least this many tokens", "Generation");
   AddField<int32_t>(
       app, "--priority", [=](int32_t v) { request->set_priority(v); },
-      "Which of the tenant's waiting requests goes first: the lowest, from -100 to 100", "Generation");
+      "Order of the tenant's waiting requests, from -100 to 100; the lowest goes first", "Generation");
   app->add_option_function<std::vector<std::string>>(
          "--stop",
          [=](const std::vector<std::string>& values) {
@@ -165,7 +165,7 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
       ->group("Generation");
   app->add_flag_callback(
          "--ignore-eos", [=] { request->mutable_stopping()->set_ignore_eos(true); },
-         "Go on past the model's end of text")
+         "Do not stop at the model's end of text")
       ->group("Generation");
   AddSampling(app, request, raw);
   AddConstraint(app, &raw->constraint);
@@ -180,24 +180,22 @@ void AddGeneration(CLI::App* app, GenerationOptions* generation, RawFlags* raw) 
       ->excludes(off);
   AddField<std::string>(
       app, "--partner", [=](const std::string& v) { speculation->set_partner(v); },
-      "A second drafter, whose candidates are merged with those of --drafter", group)
+      "Second drafter; its candidates are merged with those of --drafter", group)
       ->excludes(off);
   AddField<std::string>(
       app, "--window-policy", [=](const std::string& v) { speculation->set_window_policy(v); },
-      "How far to draft ahead: goodput, analytic, fixed, ...", group);
+      "Rule that chooses the draft length: goodput, analytic, fixed, ...", group);
   AddField<uint32_t>(
-      app, "--max-window", [=](uint32_t v) { speculation->set_max_window(v); },
-      "Draft at most this many tokens deep", group);
+      app, "--max-window", [=](uint32_t v) { speculation->set_max_window(v); }, "Longest draft length",
+      group);
 
   app->add_flag_callback(
          "--live-page", [=] { request->mutable_output()->set_live_page(true); },
-         "Let the router's live page show this request, its text included")
+         "Show this request, including its text, on the router's live page")
       ->group("Output");
-  app->add_flag("--stats", generation->stats,
-                "Print what speculation did and how fast it was (to standard error)")
+  app->add_flag("--stats", generation->stats, "Print statistics of speculation and speed to standard error")
       ->group("Output");
-  app->add_option("--color", raw->color,
-                  "Colour accepted drafts: auto (on terminals, unless NO_COLOR is set), ...")
+  app->add_option("--color", raw->color, "Colour accepted drafts; auto: on terminals, unless NO_COLOR is set")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->capture_default_str()
       ->group("Output");
@@ -215,31 +213,34 @@ void AddGenerate(CLI::App* app, GenerateCommand* command, RawFlags* raw) {
   v1::GenerateRequest* request = &command->generation.request;
   AddField<uint32_t>(
       app, "--num-outputs", [=](uint32_t v) { request->set_num_outputs(v); },
-      "Generate this many outputs, up to 16; each has the seed of the one before and 1 more", "Generation");
+      "Generate this many outputs, up to 16; the seed of each is one higher than that of the one before",
+      "Generation");
   app->add_option("--prediction", command->prediction,
-                  "File with what the output may well be, such as the one it edits: drafts come from it")
+                  "File with text that the output is expected to repeat, such as the file that it edits; "
+                  "used as a draft")
       ->group("Speculation (changes the speed, never the output)");
   AddField<uint32_t>(
       app, "--prompt-logprobs", [=](uint32_t v) { request->mutable_output()->set_prompt_logprobs(v); },
-      "With --json or --json-stream: the same of the prompt's tokens", "Output");
+      "With --json or --json-stream: the same for the prompt's tokens", "Output");
   AddField<uint32_t>(
       app, "--logprobs", [=](uint32_t v) { request->mutable_output()->set_logprobs(v); },
-      "With --json or --json-stream: log probabilities, of this many alternatives too", "Output");
+      "With --json or --json-stream: log probabilities of the tokens and of this many alternatives",
+      "Output");
   app->add_flag_callback(
          "--include-special-tokens", [=] { request->mutable_output()->set_include_special_tokens(true); },
          "Keep special tokens in the text")
       ->group("Output");
   AddField<std::string>(
       app, "--request-id", [=](const std::string& v) { request->set_request_id(v); },
-      "Name the request in logs", "Output");
+      "Id of the request in logs", "Output");
   CLI::Option* as_json =
       app->add_flag("--json", raw->json, "Print one JSON object at the end")->group("Output");
-  app->add_flag("--json-stream", raw->json_stream, "Print one JSON object a line as events arrive")
+  app->add_flag("--json-stream", raw->json_stream, "Print one JSON object per line as events arrive")
       ->excludes(as_json)
       ->group("Output");
   AddConnection(app, &command->connection, raw);
   app->add_flag("--retry", command->retry,
-                "When the router is lost, go on at the same place on the next --endpoint, or the same one")
+                "When the router is lost, resume the output on the next --endpoint, or on the same one")
       ->group("Connection");
 }
 
@@ -247,7 +248,7 @@ void AddExplain(CLI::App* app, ExplainCommand* command, RawFlags* raw) {
   app->add_option("PROMPT,--prompt", command->prompt, "The prompt; - reads standard input")->group("Prompt");
   app->add_option("--file", command->file, "Read the prompt from a file; - reads standard input")
       ->group("Prompt");
-  app->add_flag("--chat", command->chat, "Take the prompt as one message of a chat")->group("Prompt");
+  app->add_flag("--chat", command->chat, "Treat the prompt as one message of a chat")->group("Prompt");
   v1::GenerateRequest* request = &command->request;
   AddField<std::string>(
       app, "--model", [=](const std::string& v) { request->set_model(v); },
@@ -257,8 +258,9 @@ void AddExplain(CLI::App* app, ExplainCommand* command, RawFlags* raw) {
 }
 
 void AddCalibrate(CLI::App* app, CalibrateCommand* command, RawFlags* raw) {
-  app->add_option("--prompts", command->prompts,
-                  "File of prompts, one a line: text, or JSON with the text under prompt, question, chat ...")
+  app->add_option(
+         "--prompts", command->prompts,
+         "File of prompts, one per line: text, or JSON with the text under prompt, question, chat ...")
       ->required()
       ->group("Prompts");
   v1::GenerateRequest* request = &command->request;
@@ -272,18 +274,19 @@ void AddCalibrate(CLI::App* app, CalibrateCommand* command, RawFlags* raw) {
       "Tokens to generate for each prompt and drafter; default 64", "Generation");
   AddField<float>(
       app, "--temperature", [=](float v) { request->mutable_sampling()->set_temperature(v); },
-      "As for generate; default: the model's", "Generation");
+      "Temperature, as for generate; default: the model's", "Generation");
   AddField<std::string>(
       app, "--window-policy",
       [=](const std::string& v) { request->mutable_speculation()->set_window_policy(v); },
-      "How far to draft ahead meanwhile; default: the tenant's", "Generation");
-  app->add_option("--drafters", command->drafters, "Drafters to try, with commas between; default: all")
+      "Window policy to use; default: the tenant's", "Generation");
+  app->add_option("--drafters", command->drafters, "Drafters to try, separated by commas; default: all")
       ->delimiter(',')
       ->group("Generation");
-  app->add_option("--output", command->output, "Write what was learned, for tandem-router --calibration")
+  app->add_option("--output", command->output,
+                  "File to write the calibration to, for tandem-router --calibration")
       ->group("Output");
   app->add_flag("--portable", command->portable,
-                "Write no times: for routers on other machines, which measure their own")
+                "Leave out times, for routers on other machines, which measure their own")
       ->group("Output");
   AddConnection(app, &command->connection, raw);
 }
@@ -344,24 +347,24 @@ absl::Status Finish(const RawFlags& raw, GenerateCommand& command) {
   const int prompts = command.prompt.has_value() + command.file.has_value() + command.token_ids.has_value();
   if (prompts != 1) {
     return absl::InvalidArgumentError(
-        prompts == 0
-            ? "no prompt: give one as an argument, with --file or with --token-ids; - reads standard input"
-            : "several prompts: give one argument, --file or --token-ids");
+        prompts == 0 ? "no prompt: expected an argument, --file or --token-ids; - reads standard input"
+                     : "several prompts: expected one argument, --file or --token-ids");
   }
   if (command.chat && command.token_ids.has_value()) {
-    return absl::InvalidArgumentError("--chat lays out text; --token-ids are taken as they are");
+    return absl::InvalidArgumentError(
+        "--chat formats text; expected a prompt or --file in place of --token-ids");
   }
   using Output = GenerateCommand::Output;
   command.output = raw.json ? Output::kJson : raw.json_stream ? Output::kJsonStream : Output::kText;
   if (command.generation.request.output().has_logprobs() && command.output == Output::kText) {
-    return absl::InvalidArgumentError("--logprobs needs --json or --json-stream, which show them");
+    return absl::InvalidArgumentError("--logprobs: expected --json or --json-stream as well");
   }
   if (command.generation.request.output().has_prompt_logprobs() && command.output == Output::kText) {
-    return absl::InvalidArgumentError("--prompt-logprobs needs --json or --json-stream, which show them");
+    return absl::InvalidArgumentError("--prompt-logprobs: expected --json or --json-stream as well");
   }
   if (command.generation.request.num_outputs() > 1 && command.retry) {
     return absl::InvalidArgumentError(
-        "--num-outputs: several outputs cannot be resumed, so not with --retry");
+        "--num-outputs: --retry cannot resume several outputs; expected one of the two flags");
   }
   if (absl::Status status = ReadTools(raw.tools, command.chat, &command.generation.request); !status.ok())
     return status;
@@ -377,7 +380,7 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const std::string& text) {
     uint32_t id = 0;
     if (!absl::SimpleAtoi(part, &id)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", part, "\" is no token id; expected numbers with commas between"));
+          absl::StrCat("\"", part, "\" is not a token id; expected numbers separated by commas"));
     }
     ids.push_back(id);
   }
@@ -412,7 +415,7 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   AddGenerate(generate_app, &generate, &raw);
   CLI::App* chat_app = app.add_subcommand("chat", "Hold a conversation");
   chat_app->footer(kChatExamples);
-  chat_app->add_option("--system", chat.system, "What the model is told before the conversation")
+  chat_app->add_option("--system", chat.system, "System message: instructions for the model")
       ->group("Prompt");
   AddGeneration(chat_app, &chat.generation, &raw);
   AddConnection(chat_app, &chat.connection, &raw);
@@ -421,11 +424,12 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   AddConnection(info_app, &info.connection, &raw);
   ServersCommand servers;
   CLI::App* servers_app =
-      app.add_subcommand("servers", "Show the verifiers and drafters that a router uses, and how they are");
+      app.add_subcommand("servers", "Show the verifiers and drafters that a router uses, and their state");
   servers_app->add_flag("--json", servers.json, "Print one JSON array")->group("Output");
   AddConnection(servers_app, &servers.connection, &raw);
   ExplainCommand explain;
-  CLI::App* explain_app = app.add_subcommand("explain", "Show which drafter a prompt would get, and why");
+  CLI::App* explain_app =
+      app.add_subcommand("explain", "Show which drafter the router would choose for a prompt, and why");
   AddExplain(explain_app, &explain, &raw);
   CalibrateCommand calibrate;
   CLI::App* calibrate_app =
@@ -433,8 +437,8 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   AddCalibrate(calibrate_app, &calibrate, &raw);
   HashTokenCommand hash_token;
   CLI::App* hash_token_app = app.add_subcommand(
-      "hash-token", "Turn a tenant's token, from standard input, into what a router's configuration holds");
-  hash_token_app->add_flag("--generate", hash_token.generate, "Draw a new token and print it as well");
+      "hash-token", "Hash a tenant's token, read from standard input, for a router's configuration");
+  hash_token_app->add_flag("--generate", hash_token.generate, "Generate a new token and print it as well");
 
   AdminCommand admin;
   AddAdminCommands(&app, &admin, [&](CLI::App* added) { AddConnection(added, &admin.connection, &raw); });
@@ -452,8 +456,8 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
   const auto is_first = [&](CLI::App* command) { return command->get_name() == arguments[0]; };
   if (is_word && app.get_subcommands(is_first).empty()) {
     err << "unknown command \"" << arguments[0]
-        << "\"; there are generate, chat, info, explain, calibrate, hash-token, servers, tenants, drafters, "
-           "verifiers, models and adapters\n"
+        << "\"; expected generate, chat, info, explain, calibrate, hash-token, servers, tenants, drafters, "
+           "verifiers, models or adapters\n"
         << "Run `tandem --help` for more information.\n";
     return kExitUsage;
   }
@@ -473,9 +477,10 @@ std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& argu
     if (status.ok()) status = Finish(raw, chat.connection);
     command = chat;
   } else if (explain_app->parsed()) {
-    status = explain.prompt.has_value() == explain.file.has_value()
-                 ? absl::InvalidArgumentError("explain needs one prompt: an argument, --prompt or --file")
-                 : Finish(raw, explain.connection);
+    status =
+        explain.prompt.has_value() == explain.file.has_value()
+            ? absl::InvalidArgumentError("explain: expected one prompt, as an argument, --prompt or --file")
+            : Finish(raw, explain.connection);
     command = explain;
   } else if (calibrate_app->parsed()) {
     status = Finish(raw, calibrate.connection);

@@ -26,11 +26,11 @@ struct ConnectionOptions {
   absl::Duration timeout = absl::InfiniteDuration();  // For one request.
 };
 
-// What `generate` and `chat` share.
+// The options that `generate` and `chat` share.
 struct GenerationOptions {
-  // Everything a request carries but the prompt.
+  // The request without its prompt.
   v1::GenerateRequest request;
-  // Colours: by the terminal, always, never.
+  // Colours: depending on the terminal, always, never.
   enum class Color { kAuto, kAlways, kNever } color = Color::kAuto;
   bool stats = false;
 };
@@ -74,7 +74,7 @@ struct AdminCommand {
   Action action = Action::kList;
   std::string name;
   v1::VerifierConfig verifier;  // For kAdd and kRemove.
-  // For kSet: the settings that were given, and the fields of the configuration that they are.
+  // For kSet: the given settings, and their fields in the configuration.
   v1::TenantConfig tenant;
   v1::DrafterConfig drafter;
   std::vector<std::string> fields;
@@ -87,7 +87,7 @@ struct AdminCommand {
   bool json = false;
 };
 
-// `tandem models ...` and `tandem adapters ...`, of a verifier.
+// `tandem models ...` and `tandem adapters ...`, for a verifier.
 struct ModelsCommand {
   enum class Action {
     kList,
@@ -137,15 +137,15 @@ struct HashTokenCommand {
 using Command = std::variant<GenerateCommand, ChatCommand, InfoCommand, ExplainCommand, CalibrateCommand,
                              HashTokenCommand, ServersCommand, AdminCommand, ModelsCommand>;
 
-// Parses `arguments`, without the program's name. Where there is nothing to run, the exit code instead:
-// kExitOk after writing help or the version to `out`, kExitUsage after writing what is wrong to `err`. Flags
-// that are not given are left to the environment (TANDEM_ENDPOINT, TANDEM_TOKEN, TANDEM_TLS_CA and so on).
+// Parses `arguments`, without the program's name. If there is nothing to run, returns the exit code: kExitOk
+// after writing help or the version to `out`, kExitUsage after writing the error to `err`. Missing flags are
+// taken from the environment (TANDEM_ENDPOINT, TANDEM_TOKEN, TANDEM_TLS_CA and so on).
 std::variant<Command, int> ParseCommandLine(const std::vector<std::string>& arguments, std::ostream& out,
                                             std::ostream& err);
 
-// "1,2,3" as token ids; InvalidArgument names the part that is none.
+// Parses "1,2,3" as token ids. InvalidArgument names the invalid part.
 absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const std::string& text);
-// "17=-2.5" as a token id and its bias.
+// Parses "17=-2.5" as a token id and its bias.
 absl::StatusOr<std::pair<uint32_t, float>> ParseLogitBias(const std::string& text);
 
 }  // namespace tandem::cli

@@ -133,8 +133,9 @@ TEST_F(OptionsTest, PromptSources) {
   EXPECT_THAT(UsageError({"generate"}), HasSubstr("no prompt"));
   EXPECT_THAT(UsageError({"generate", "x", "--file", "p.txt"}), HasSubstr("several prompts"));
   EXPECT_THAT(UsageError({"generate", "--chat", "--token-ids", "1"}), HasSubstr("--chat"));
-  EXPECT_THAT(UsageError({"generate", "--token-ids", "1,,2"}), HasSubstr("--token-ids: \"\" is no token id"));
-  EXPECT_THAT(UsageError({"generate", "--token-ids", "-1"}), HasSubstr("\"-1\" is no token id"));
+  EXPECT_THAT(UsageError({"generate", "--token-ids", "1,,2"}),
+              HasSubstr("--token-ids: \"\" is not a token id"));
+  EXPECT_THAT(UsageError({"generate", "--token-ids", "-1"}), HasSubstr("\"-1\" is not a token id"));
 }
 
 TEST_F(OptionsTest, OutputFlags) {
@@ -146,7 +147,7 @@ TEST_F(OptionsTest, OutputFlags) {
                 .generation.request.output()
                 .logprobs(),
             3u);
-  EXPECT_THAT(UsageError({"generate", "x", "--logprobs", "3"}), HasSubstr("--logprobs needs --json"));
+  EXPECT_THAT(UsageError({"generate", "x", "--logprobs", "3"}), HasSubstr("--logprobs: expected --json"));
   // Nobody is shown who does not ask for it.
   EXPECT_FALSE(Parse<GenerateCommand>({"generate", "x"}).generation.request.output().live_page());
   EXPECT_TRUE(
@@ -241,8 +242,8 @@ TEST_F(OptionsTest, Explain) {
   EXPECT_EQ(command.request.model(), "m");
   EXPECT_TRUE(command.json);
   EXPECT_EQ(Parse<ExplainCommand>({"explain", "text"}).prompt, "text");
-  EXPECT_THAT(UsageError({"explain"}), HasSubstr("explain needs one prompt"));
-  EXPECT_THAT(UsageError({"explain", "a", "--file", "b"}), HasSubstr("explain needs one prompt"));
+  EXPECT_THAT(UsageError({"explain"}), HasSubstr("explain: expected one prompt"));
+  EXPECT_THAT(UsageError({"explain", "a", "--file", "b"}), HasSubstr("explain: expected one prompt"));
 }
 
 TEST_F(OptionsTest, Calibrate) {
@@ -272,7 +273,7 @@ TEST_F(OptionsTest, WhatOutputsAreMadeOf) {
   EXPECT_THAT(request.sampling().allowed_tokens(), ElementsAre(5, 7));
   EXPECT_THAT(request.sampling().banned_tokens(), ElementsAre(9));
   EXPECT_THAT(UsageError({"generate", "x", "--prompt-logprobs", "2"}),
-              HasSubstr("--prompt-logprobs needs --json"));
+              HasSubstr("--prompt-logprobs: expected --json"));
   EXPECT_THAT(UsageError({"generate", "x", "--num-outputs", "2", "--retry"}), HasSubstr("--num-outputs"));
   EXPECT_THAT(UsageError({"generate", "x", "--allowed-token-ids", "5,b"}), HasSubstr("--allowed-token-ids"));
 }

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<FilePrompt>> ParsePrompts(absl::string_view content) 
     }
     prompts.push_back(*std::move(prompt));
   }
-  if (prompts.empty()) return absl::InvalidArgumentError("holds no prompt");
+  if (prompts.empty()) return absl::InvalidArgumentError("contains no prompts");
   return prompts;
 }
 

@@ -31,7 +31,7 @@ TEST(PromptFileTest, ErrorsNameTheLine) {
   EXPECT_THAT(error("{\"prompt\": 7}"), HasSubstr("line 1: has no text"));
   EXPECT_THAT(error("{\"turns\": []}"), HasSubstr("line 1: has no text"));
   EXPECT_THAT(error("{\"prompt\": \"\"}"), HasSubstr("line 1: an empty prompt"));
-  EXPECT_THAT(error("\n \n"), HasSubstr("holds no prompt"));
+  EXPECT_THAT(error("\n \n"), HasSubstr("contains no prompts"));
 }
 
 }  // namespace

@@ -7,18 +7,18 @@
 
 namespace tandem::cli {
 
-// A request whose stream may break: what has to be asked so that another router goes on with it, and what of
-// that router's events is new. No I/O.
+// A request whose stream may break: the request with which another router can continue it, and a filter for
+// that router's events. No I/O.
 class Resumption {
  public:
   explicit Resumption(v1::GenerateRequest request) : request_(std::move(request)) {}
 
-  // What to ask now: the request, with the seed, the id and the token limit that the first router gave it,
-  // and the tokens that have come.
+  // The request to send now, with the seed, id and token limit that the first router assigned, and the tokens
+  // so far.
   const v1::GenerateRequest& request() const { return request_; }
 
-  // Takes an event in. False for one that has been there before: another router's `started`, or its parts of
-  // the prompt, which all routers cut alike.
+  // Takes an event. False for a repeated one: another router's `started`, or its parts of the prompt, which
+  // all routers cut in the same way.
   bool OnEvent(const v1::GenerateResponse& event);
   bool finished() const { return finished_; }
 

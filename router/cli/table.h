@@ -5,7 +5,8 @@
 
 namespace tandem::cli {
 
-// Columns two blanks apart, as wide as their widest entry. At least one row; all as long as the first.
+// Formats rows as columns that are as wide as their widest entry and two blanks apart. At least one row; all
+// rows have the same length.
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace tandem::cli

@@ -11,12 +11,12 @@ namespace tandem::cli {
 class TextRenderer {
  public:
   struct Options {
-    // Text of accepted draft tokens comes in green.
+    // Text of accepted draft tokens is green.
     bool color = false;
-    // A terminal would obey control characters, which models may write: they are shown as U+FFFD, apart from
-    // line feeds and tabs.
+    // Replaces control characters, except line feeds and tabs, by U+FFFD, because models may write them and a
+    // terminal would obey them.
     bool replace_controls = false;
-    // The output is parsed: what the target says is written, and each call on a line of its own.
+    // The output is parsed: writes the target's content, and each call on a line of its own.
     bool parsed = false;
   };
 
@@ -26,7 +26,7 @@ class TextRenderer {
   // Ends the last line, if it was begun.
   void EndLine();
 
-  // What the colours mean, in the colours.
+  // Explains the colours, in these colours.
   static absl::string_view Legend();
 
  private:

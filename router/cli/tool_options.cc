@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/file.h"
 #include "nlohmann/json.hpp"
-#include "router/tool_json.h"
+#include "router/models/tool_json.h"
 
 namespace tandem::cli {
 namespace {
@@ -18,8 +18,8 @@ constexpr size_t kMostToolBytes = size_t{1} << 20;
 
 void AddTools(CLI::App* app, ToolOptions* options) {
   app->add_option("--tools", options->file,
-                  "With --chat: file with the functions that the model may call, a JSON list in the format "
-                  "of OpenAI's API")
+                  "With --chat: JSON file with the functions that the model may call, as a list in the "
+                  "OpenAI API's format")
       ->group("Prompt");
   app->add_option("--tool-choice", options->choice,
                   "With --tools: auto, none, required, or the name of the function to call")

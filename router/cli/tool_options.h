@@ -11,7 +11,7 @@ class App;
 
 namespace tandem::cli {
 
-// What `generate` was told of functions that the target may call.
+// The options of `generate` for functions that the target may call.
 struct ToolOptions {
   std::string file;
   std::string choice;  // "auto", "none", "required", or a function's name.
@@ -19,8 +19,7 @@ struct ToolOptions {
 
 void AddTools(CLI::App* app, ToolOptions* options);
 
-// Puts the tools into a request that is a chat, or will be (`is_chat`). InvalidArgument names the flag that
-// is wrong.
+// Adds the tools to a request that is a chat, or will be (`is_chat`). InvalidArgument names the wrong flag.
 absl::Status ReadTools(const ToolOptions& options, bool is_chat, v1::GenerateRequest* request);
 
 }  // namespace tandem::cli

@@ -11,7 +11,7 @@
 
 namespace tandem::cli {
 
-// What came of one generation, gathered event by event.
+// Collects the events of one generation.
 class Transcript {
  public:
   explicit Transcript(absl::Time begin) : begin_(begin) {}
@@ -33,11 +33,11 @@ class Transcript {
   double TokensPerSecond() const;
 
   // One object: request_id, model, seed, drafter, tokens, sources, text, finish_reason, matched_stop, usage,
-  // speculation, timings; content, reasoning and tool_calls of an output that is parsed; logprobs when
-  // `with_logprobs`, prompt_logprobs when they came; error with code and message when `status` is one.
+  // speculation, timings; content, reasoning and tool_calls of a parsed output; logprobs if `with_logprobs`,
+  // prompt_logprobs if there are any; error with code and message if `status` is not OK.
   nlohmann::json ToJson(bool with_logprobs, const absl::Status& status) const;
 
-  // Lines on speed and speculation, for people.
+  // Lines about speed and speculation, for people.
   std::string DescribeStats() const;
 
  private:
@@ -52,22 +52,21 @@ class Transcript {
   std::vector<v1::TokenDetail> details_;
   v1::PromptChunk prompt_;  // All parts together.
   std::string text_;
-  // Of an output that is parsed.
+  // Of a parsed output.
   bool is_parsed_ = false;
   std::string content_;
   std::string reasoning_;
   std::vector<v1::ToolCall> calls_;
 };
 
-// One event as an object whose "event" is "started", "prompt", "chunk" or "finished"; "output" says of which
-// output, unless it is the first.
+// One event as an object whose "event" is "started", "prompt", "chunk" or "finished". "output" is the number
+// of the output, unless it is the first.
 nlohmann::json EventJson(const v1::GenerateResponse& event, bool with_logprobs);
 
 // {"code": "NOT_FOUND", "message": ...}
 nlohmann::json ErrorJson(const absl::Status& status);
 
-// A line of JSON. Text that is not UTF-8, which no conforming server sends, comes out with replacement
-// characters.
+// A line of JSON. Text that is not UTF-8, which no conforming server sends, gets replacement characters.
 std::string DumpJson(const nlohmann::json& json);
 
 }  // namespace tandem::cli

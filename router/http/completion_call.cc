@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "router/generate_call.h"
 #include "router/http/answer_writer.h"
 #include "router/http/openai_answer.h"
-#include "router/outputs_call.h"
+#include "router/serving/generate_call.h"
+#include "router/serving/outputs_call.h"
 
 namespace tandem::router {
 namespace {

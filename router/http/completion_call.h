@@ -3,25 +3,26 @@
 #include <memory>
 #include <string>
 
-#include "router/client_stream.h"
 #include "router/http/http_message.h"
 #include "router/http/openai_request.h"
-#include "router/router.h"
+#include "router/serving/client_stream.h"
+#include "router/serving/router.h"
 
 namespace tandem::router {
 
-// Serves one completion over HTTP: an OutputsCall for each of its prompts, whose events become one answer or
-// one stream of server-sent events. Everything about a request is GenerateCall's: admission, choice,
-// failover, traces.
+// Serves one completion over HTTP: runs an OutputsCall for each of its prompts, and turns their events into
+// one answer or one stream of server-sent events. GenerateCall does the rest: admission, choice, failover,
+// traces.
 //
 //   OutputsCall 0 --.                              .--> HttpExchange
 //   OutputsCall 1 ---> CompletionCall (one answer) -'
 //
-// A client that is gone cancels them all; one of them that fails before anything was sent is the answer, and
-// the others are cancelled; later it is the stream's last event. An answer that comes whole waits for all.
+// If the client is gone, all are cancelled. If one fails, the others are cancelled: its error is the answer,
+// or, if something was already sent, the last event of the stream. An answer that is not streamed waits for
+// all.
 //
-// `head` is who calls and `request_id` the request's own id; with several prompts theirs have "-0", "-1"
-// behind it.
+// `head`: of the call. `request_id`: of the whole request; with several prompts, "-0", "-1" and so on are
+// appended.
 void ServeCompletion(Router& router, const CallHead& head, CompletionRequest request, std::string request_id,
                      std::vector<std::pair<std::string, std::string>> answer_fields,
                      std::shared_ptr<HttpExchange> exchange);

@@ -17,7 +17,7 @@ struct HttpHead {
   std::string path;  // Of the target, without what follows '?'.
   std::vector<std::pair<std::string, std::string>> fields;
 
-  // The value of a field that stands once; nothing if it is absent, "" if it stands several times.
+  // The value of a field that occurs once; nullopt if it is absent, "" if it occurs several times.
   std::optional<std::string> Field(absl::string_view name) const;
 };
 
@@ -32,34 +32,34 @@ struct HttpAnswer {
   std::string body;
 };
 
-// How one request is answered: by Answer, or by Begin, any number of Write, and End. Safe to use from any
-// thread, and never calls back from inside. What is sent to a client that is gone goes nowhere.
+// Answers one request: by Answer, or by Begin, any number of Write, and End. Thread-safe. Never calls back
+// from inside a method. Anything sent to a client that is gone is dropped.
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
   virtual void Answer(HttpAnswer answer) = 0;
-  // The head of an answer whose body comes piece by piece; `head.body` is empty.
+  // Sends the head of an answer whose body follows in pieces; `head.body` is empty.
   virtual void Begin(HttpAnswer head) = 0;
-  // The next piece. `done` is told when it has been handed to the network, or that it never will be; pieces
-  // are sent in order, and how many wait is the caller's to bound. Without bytes `done` is all that happens.
+  // Sends the next piece. Calls `done` when the piece has been handed to the network, or never will be.
+  // Pieces are sent in order; the caller must bound how many wait. If `bytes` is empty, only calls `done`.
   virtual void Write(std::string bytes, std::function<void(bool ok)> done) = 0;
   virtual void End() = 0;
   // Breaks the connection: writes fail.
   virtual void Abort() = 0;
-  // Called once, on the connection's own executor, when the client is gone before the answer is out; at once
-  // if it is already.
+  // `on_gone` is called once, on the connection's executor, if the client is gone before the answer is sent;
+  // at once if it is gone already.
   virtual void SetOnGone(std::function<void()> on_gone) = 0;
 };
 
-// What a server does with requests. Thread-safe.
+// Handles a server's requests. Thread-safe.
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // Called with a request's head before its body is read. An answer refuses it: it is sent and the connection
-  // is closed. `hold` is the connection's, from request to request: what is kept there is let go when it
-  // closes.
+  // Called with a request's head before its body is read. An answer refuses the request: the server sends it
+  // and closes the connection. `hold` belongs to the connection and keeps its value from request to request,
+  // until the connection closes.
   virtual std::optional<HttpAnswer> Check(const HttpHead& head, std::shared_ptr<void>& hold) = 0;
-  // Answers by `exchange`, now or later.
+  // Answers through `exchange`, now or later.
   virtual void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
 };
 

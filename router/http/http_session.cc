@@ -272,7 +272,7 @@ class Session final : public HttpSessionBase {
       return PlainAnswer(501, "Transfer-Encoding: expected none or \"chunked\"\n");
     if (encoding.has_value() && !chunks_) return PlainAnswer(400, "Transfer-Encoding: HTTP/1.0 has none\n");
     if (head_.Field("content-encoding").has_value() && head_.Field("content-encoding") != "identity")
-      return PlainAnswer(415, "Content-Encoding: expected none; nothing is inflated here\n");
+      return PlainAnswer(415, "Content-Encoding: expected none; compressed bodies are not supported\n");
     const std::optional<std::string> host = head_.Field("host");
     if (chunks_ && (!host.has_value() || host->empty())) return PlainAnswer(400, "Host: expected one\n");
     return std::nullopt;

@@ -13,8 +13,8 @@
 
 namespace tandem::router {
 
-// What the sessions of one server share, and what runs them. Each of them keeps it; nothing runs any more
-// once the server is gone.
+// What the sessions of one server share, including the executor. Each session keeps it alive; once the server
+// is gone, nothing runs any more.
 struct HttpShared {
   HttpShared(HttpServer::Options given, HttpHandler* serves) : options(std::move(given)), handler(*serves) {}
 
@@ -26,18 +26,18 @@ struct HttpShared {
   std::atomic<size_t> num_connections{0};
 };
 
-// One connection, from its acceptance until it closes. Owned by what it waits for.
+// One connection, from its acceptance until it closes. Owned by its pending operations.
 class HttpSessionBase : public std::enable_shared_from_this<HttpSessionBase> {
  public:
   virtual ~HttpSessionBase() = default;
   virtual void Start() = 0;
-  // Closes it, if it is between two requests. Thread-safe.
+  // Closes the connection if it is between two requests. Thread-safe.
   virtual void CloseIfIdle() = 0;
-  // Closes it. Thread-safe.
+  // Closes the connection. Thread-safe.
   virtual void Close() = 0;
 };
 
-// `tls` is null without TLS; it is kept as long as the session.
+// `tls`: null without TLS; kept as long as the session.
 std::shared_ptr<HttpSessionBase> MakeHttpSession(boost::asio::ip::tcp::socket socket,
                                                  std::shared_ptr<boost::asio::ssl::context> tls,
                                                  std::shared_ptr<HttpShared> shared);

@@ -12,27 +12,28 @@
 #include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
 #include "router/http/parsed_choice.h"
-#include "router/served_model.h"
+#include "router/models/served_model.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
 
-// A status as an answer in OpenAI's shape: {"error": {"message", "type", "param", "code"}}, with the HTTP
-// status that goes with it, and Retry-After where the status says how long to wait.
+// A status as an answer in OpenAI's format: {"error": {"message", "type", "param", "code"}}, with the
+// matching HTTP status, and Retry-After if the status says how long to wait.
 HttpAnswer ErrorAnswer(const absl::Status& status);
-// The same without head, for a stream that has begun.
+// The same without the head, for a stream that has begun.
 OrderedJson ErrorJson(const absl::Status& status);
 int HttpStatusOf(const absl::Status& status);
 
 HttpAnswer JsonAnswer(const OrderedJson& json);
-// One server-sent event. `json` is written on one line, invalid UTF-8 replaced. `name`: the event's, or none.
+// One server-sent event. `json` is written on one line, with invalid UTF-8 replaced. `name`: of the event;
+// may be empty.
 std::string ServerSentEvent(const OrderedJson& json, absl::string_view name = "");
 
-// A generation's own object `tandem`: the seed, and what speculation did.
+// A generation's object `tandem`: the seed, and statistics of speculation.
 OrderedJson TandemJson(const v1::GenerationStarted& started, const v1::SpeculationStats& stats);
 
-// Of /v1/chat/completions and /v1/completions. A stream ends with the usage, where it is wanted, and the mark
-// after which nothing follows.
+// Writes answers of /v1/chat/completions and /v1/completions. A stream ends with the usage, if requested, and
+// the end mark.
 class CompletionAnswer final : public AnswerWriter {
  public:
   CompletionAnswer(const CompletionRequest& request, std::string id, int64_t created);
@@ -62,22 +63,22 @@ class CompletionAnswer final : public AnswerWriter {
   // The frame of an answer or of an event, without choices.
   OrderedJson Frame(bool chunk) const;
   OrderedJson Usage() const;
-  // The field `usage` of an event that is not the last: null unless it was asked for.
+  // The field `usage` of an event before the last: null unless requested.
   OrderedJson UsageSoFar(size_t index) const;
-  // What a stream is sent of a chunk, or of what was held back until the end.
+  // The events for a chunk, or for text that was held back until the end.
   std::string Pieces(size_t index, const std::string& text,
                      const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas, OrderedJson logprobs,
                      const std::vector<uint32_t>& tokens) const;
-  // An event with one choice. `said` is its delta or its text.
+  // An event with one choice. `said`: its delta or text.
   std::string Chunk(size_t index, OrderedJson said, OrderedJson logprobs, const std::vector<uint32_t>& tokens,
                     bool first) const;
   std::string LastChunk(size_t index) const;
-  // Of the chunk's tokens, in the shape of the API; null when they were not asked for.
+  // Log probabilities of the chunk's tokens, in the API's format; null if not requested.
   OrderedJson Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,
                        const PromptEncoder& encoder) const;
-  // A part of the prompt: for vLLM's field, or for what is echoed. What a stream is sent of it.
+  // Adds a part of the prompt, for vLLM's field or for the echo. Returns the events to send.
   std::string AddPrompt(size_t index, const v1::PromptChunk& prompt, const PromptEncoder& encoder);
-  // All choices of a prompt show them.
+  // Log probabilities of a choice's prompt; all choices of a prompt show the same.
   const OrderedJson& PromptLogprobsOf(size_t choice) const {
     return choices_[choice - choice % request_.num_outputs].prompt_logprobs;
   }
@@ -91,7 +92,7 @@ class CompletionAnswer final : public AnswerWriter {
   std::vector<Choice> choices_;
 };
 
-// What answers call the model: by its adapter, where it has one.
+// The model's name in answers: that of the adapter, if there is one.
 inline const std::string& NameOfModel(const v1::GenerationStarted& started) {
   return started.adapter().empty() ? started.model() : started.adapter();
 }

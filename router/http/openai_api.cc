@@ -12,17 +12,17 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/config/version.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 #include "common/tracing/trace_context.h"
-#include "router/authentication.h"
+#include "router/drafters/selection.h"
 #include "router/http/completion_call.h"
 #include "router/http/openai_answer.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
 #include "router/http/responses_request.h"
-#include "router/request.h"
-#include "router/selection.h"
-#include "router/token_calls.h"
+#include "router/serving/request.h"
+#include "router/serving/token_calls.h"
+#include "router/tenants/authentication.h"
 
 namespace tandem::router {
 namespace {
@@ -69,13 +69,13 @@ struct OpenAiApi::Held {
 OpenAiApi::OpenAiApi(Options options, Router* router, MetricsRegistry* registry)
     : options_(std::move(options)),
       router_(*router),
-      requests_(
-          registry == nullptr
-              ? nullptr
-              : &registry->AddCounter({"tandem_router_http_requests_total",
-                                       "HTTP requests by path and by the status they were refused with, or "
-                                       "\"served\"; what became of those is told like of all requests.",
-                                       {"path", "outcome"}})),
+      requests_(registry == nullptr
+                    ? nullptr
+                    : &registry->AddCounter(
+                          {"tandem_router_http_requests_total",
+                           "HTTP requests, by path and by the status with which they were refused, or "
+                           "\"served\"; how served requests end is in the metrics of all requests.",
+                           {"path", "outcome"}})),
       created_(absl::ToUnixSeconds(router->clock().Now())) {
   if (requests_ == nullptr) return;
   // From the start, so that the first request shows as a rise.
@@ -133,8 +133,9 @@ std::optional<HttpAnswer> OpenAiApi::Refuse(const HttpHead& head, std::shared_pt
   }
   const absl::StatusOr<const Route*> route = Find(head);
   if (absl::IsUnimplemented(route.status())) {
-    HttpAnswer answer = ErrorAnswer(absl::InvalidArgumentError(absl::StrCat(
-        PrintableText(head.method), ": not for ", head.path, ", expected ", route.status().message())));
+    HttpAnswer answer = ErrorAnswer(
+        absl::InvalidArgumentError(absl::StrCat(PrintableText(head.method), ": not allowed for ", head.path,
+                                                ", expected ", route.status().message())));
     answer.status = 405;
     answer.fields.emplace_back("Allow", std::string(route.status().message()));
     return answer;

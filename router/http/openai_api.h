@@ -13,14 +13,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/metrics/metrics.h"
-#include "router/client_stream.h"
 #include "router/http/http_message.h"
 #include "router/http/openai_request.h"
-#include "router/router.h"
+#include "router/serving/client_stream.h"
+#include "router/serving/router.h"
 
 namespace tandem::router {
 
-// OpenAI's HTTP API on a router, and what vLLM has beside it (docs/http.md):
+// OpenAI's HTTP API on a router, with some of vLLM's additions (docs/reference/http.md):
 //
 //   POST /v1/chat/completions, /v1/completions      generations
 //   POST /v1/responses                              the same; nothing is kept from one to the next
@@ -28,8 +28,8 @@ namespace tandem::router {
 //   POST /tokenize, /detokenize                     a model's tokens
 //   GET  /health, /ping, /version                   without a token
 //
-// A bearer token is a tenant's. It is looked at, like the rest of a request's head, before the body is read.
-// A tenant has at most `connections_per_tenant` connections; each counts for the tenant that called on it
+// The bearer token names the tenant. It is checked, like the rest of a request's head, before the body is
+// read. A tenant has at most `connections_per_tenant` connections; each counts for the tenant that used it
 // last. Thread-safe.
 class OpenAiApi final : public HttpHandler {
  public:
@@ -37,17 +37,17 @@ class OpenAiApi final : public HttpHandler {
     uint32_t connections_per_tenant = 1024;
     // Origins whose pages may call from a browser: "https://chat.example", or "*" for all.
     std::vector<std::string> allowed_origins;
-    // Whether requests would be served now.
+    // Whether the router is ready to serve requests.
     std::function<bool()> ready = [] { return true; };
   };
-  // `router` and `registry` outlive this; the registry may be none.
+  // `router` and `registry` outlive this; `registry` may be null.
   OpenAiApi(Options options, Router* router, MetricsRegistry* registry);
 
   std::optional<HttpAnswer> Check(const HttpHead& head, std::shared_ptr<void>& hold) override;
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
 
  private:
-  // A tenant's connection, which counts until it is let go.
+  // Counts a tenant's connection while it exists.
   struct Held;
 
   using Serve = void (OpenAiApi::*)(HttpRequest, std::shared_ptr<HttpExchange>);
@@ -58,13 +58,13 @@ class OpenAiApi final : public HttpHandler {
     Serve serve;
   };
   static const std::vector<Route>& Routes();
-  // The route, or why there is none.
+  // The route, or the error if there is none.
   absl::StatusOr<const Route*> Find(const HttpHead& head) const;
 
-  // Answers for requests without their body; nothing for those that are to be served.
+  // The answer for a request that can be answered without its body; nullopt for a request to serve.
   std::optional<HttpAnswer> Refuse(const HttpHead& head, std::shared_ptr<void>& hold);
   absl::Status Hold(const std::string& tenant, std::shared_ptr<void>& hold);
-  // Fields of every answer to this request.
+  // Header fields of every answer to this request.
   std::vector<std::pair<std::string, std::string>> FieldsFor(const HttpHead& head) const;
   void Send(const HttpHead& head, HttpAnswer answer, HttpExchange& exchange) const;
 
@@ -76,7 +76,7 @@ class OpenAiApi final : public HttpHandler {
   void ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeTokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeDetokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
-  // Runs `work` on a tokenizer thread, in the tenant's share, and sends what it returns.
+  // Runs `work` on a tokenizer thread, within the tenant's share, and sends its result.
   void ServeElsewhere(HttpRequest request, std::shared_ptr<HttpExchange> exchange,
                       std::function<HttpAnswer(const std::string& body, const Tenant& tenant)> work);
   void ServeHealth(HttpRequest request, std::shared_ptr<HttpExchange> exchange);

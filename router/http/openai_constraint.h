@@ -6,14 +6,14 @@
 
 namespace tandem::router {
 
-// Reads what a request's output has to be: OpenAI's `response_format` (text, json_object, json_schema) and
-// vLLM's `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs` with the
-// members json, json_object, regex, choice and grammar. At most one of them. `body` is what `fields` was
-// parsed from: the order of a schema's properties is that of the text. Errors go to `fields`.
+// Reads the constraint of a request: OpenAI's `response_format` (text, json_object, json_schema), or vLLM's
+// `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs` with the members
+// json, json_object, regex, choice and grammar. At most one of them is allowed. `body`: the text from which
+// `fields` was parsed; a schema's properties keep their order in it. Errors go to `fields`.
 void ReadConstraint(absl::string_view body, JsonFields& fields, v1::GenerateRequest& request);
 
-// `text.format` of /v1/responses, which is `format`: as response_format, but without an object around a
-// schema. `fields` take the errors.
+// Reads `text.format` of /v1/responses, passed as `format`: like response_format, but without an object
+// around the schema. Errors go to `fields`.
 void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields,
                     v1::GenerateRequest& request);
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 
 namespace tandem::router {
 
@@ -78,8 +78,9 @@ absl::Status JsonFields::Finish() {
   TANDEM_RETURN_IF_ERROR(status_);
   for (const auto& [name, value] : object_.items()) {
     if (!known_.contains(name)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path_, PrintableText(name), ": there is no such field; docs/http.md lists the supported ones"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path_, PrintableText(name),
+                       ": there is no such field; docs/reference/http.md lists the supported ones"));
     }
   }
   return absl::OkStatus();

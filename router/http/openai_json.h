@@ -14,34 +14,34 @@
 namespace tandem::router {
 
 using Json = nlohmann::json;
-// Its objects keep the order in which members were added, as answers are read by people too.
+// JSON whose objects keep the order of their members, because people read answers too.
 using OrderedJson = nlohmann::ordered_json;
 
-// The fields of a JSON object that a client sent. What has been asked for counts as known; Finish refuses the
-// rest by name. Every error is InvalidArgument, "field: what was found, what was expected", and the first one
-// is kept; a field that is null counts as absent, as in OpenAI's API.
+// Reads the fields of a JSON object that a client sent. A field counts as known once it was read; Finish
+// refuses the others by name. Errors are InvalidArgument, "field: what was found, what was expected"; the
+// first one is kept. A field that is null counts as absent, as in OpenAI's API.
 class JsonFields {
  public:
-  // `path` is put in front of names in messages: "stream_options.". `object` outlives this.
+  // `path`: a prefix for names in messages, such as "stream_options.". `object` outlives this.
   JsonFields(const Json& object, std::string path = "");
 
-  // The field, or null when there is none.
+  // The field, or null if there is none.
   const Json* Find(absl::string_view name);
   std::optional<std::string> Text(absl::string_view name);
   std::optional<bool> Flag(absl::string_view name);
   std::optional<double> Number(absl::string_view name);
   // A whole number in [low, high].
   std::optional<int64_t> Integer(absl::string_view name, int64_t low, int64_t high);
-  // Known, and without effect here whatever it says.
+  // Accepts the field, with any value and without effect.
   void Ignore(absl::string_view name) { Find(name); }
-  // Known, and refused unless it is absent, false, or equal to `harmless`.
+  // Refuses the field unless it is absent, false, or equal to `harmless`.
   void Refuse(absl::string_view name, absl::string_view why, const Json& harmless = nullptr);
 
-  // Keeps the error, if it is the first.
+  // Records an error, if it is the first.
   void Fail(absl::string_view name, absl::string_view problem);
   void Update(const absl::Status& status);
   const absl::Status& status() const { return status_; }
-  // The first error, or that there is a field nobody asked for.
+  // The first error, or an error for a field that was not read.
   absl::Status Finish();
 
  private:

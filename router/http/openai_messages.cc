@@ -6,9 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/model/strict_json.h"
-#include "router/request.h"
-#include "router/tool_json.h"
+#include "common/model/config/strict_json.h"
+#include "router/models/tool_json.h"
+#include "router/serving/request.h"
 
 namespace tandem::router {
 namespace {

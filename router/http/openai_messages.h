@@ -9,17 +9,18 @@
 
 namespace tandem::router {
 
-// Reads what a chat completion says of its prompt: messages, tools, and how the template lays them out.
-// `fields` are those of `body`, and take the errors.
+// Reads the prompt of a chat completion: messages, tools, and variables of the template. `fields`: those of
+// `body`. Errors go to `fields`.
 void ReadChat(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat);
 
-// `tools`, `tool_choice` and `parallel_tool_calls`, which both APIs have.
+// Reads `tools`, `tool_choice` and `parallel_tool_calls`, which both APIs have.
 void ReadToolFields(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat);
 
-// `chat_template_kwargs`, vLLM's field: variables for the template, an object. Empty when there are none.
+// Reads `chat_template_kwargs`, vLLM's field: an object with variables for the template. Empty if there are
+// none.
 OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields);
 
-// A message's content: text, or a list of parts that are text. `path` names it.
+// A message's content: text, or a list of text parts. `path`: its name in errors.
 absl::StatusOr<std::string> ContentOf(const Json& content, const std::string& path);
 
 }  // namespace tandem::router

@@ -8,11 +8,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 #include "router/http/openai_constraint.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_messages.h"
-#include "router/request.h"
+#include "router/serving/request.h"
 
 namespace tandem::router {
 namespace {

@@ -11,7 +11,7 @@
 
 namespace tandem::router {
 
-// What of a completion request is about its answer.
+// A completion request: the generations to run, and the form of the answer.
 struct CompletionRequest {
   enum class Api { kText, kChat, kResponses };
   Api api = Api::kText;
@@ -22,9 +22,9 @@ struct CompletionRequest {
   bool usage_so_far = false;      // and in the others, that of their choice so far: vLLM's field.
   bool return_token_ids = false;  // vLLM's field.
   bool echo = false;              // Prompts stand before their outputs.
-  // Log probabilities were asked for, and of how many tokens besides the chosen one.
+  // Set if log probabilities were requested: for how many tokens besides the chosen one.
   std::optional<uint32_t> logprobs;
-  // vLLM's field: log probabilities of the prompt, and of how many likely tokens at each place.
+  // vLLM's field: log probabilities of the prompt, for this many likely tokens at each position.
   std::optional<uint32_t> prompt_logprobs;
   OrderedJson echoed;  // Of /v1/responses: fields that the answer repeats.
 
@@ -35,20 +35,20 @@ struct CompletionRequest {
 // Most choices of one call.
 inline constexpr size_t kMaxPromptsPerCall = 128;
 
-// Read a body of POST /v1/chat/completions and /v1/completions: OpenAI's fields, vLLM's that mean something
-// here, and `tandem` with SpeculationOptions and more. docs/http.md lists every field with what becomes of
-// it. Nothing that would change an output goes without effect: it is refused by name, as is a field that
-// nobody knows. InvalidArgument names the field. Ranges of sampling parameters are not checked here but where
-// all requests are.
+// Reads the body of POST /v1/chat/completions or /v1/completions: OpenAI's fields, those of vLLM's that have
+// a meaning here, and `tandem` with SpeculationOptions and more. docs/reference/http.md lists every field and
+// its effect. A field that would change the output but is not supported is refused by name, as is an unknown
+// field. InvalidArgument names the field. Ranges of sampling parameters are checked later, for all requests
+// in one place.
 absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body);
 absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body);
 
-// The parts of both that the Responses API has as well.
+// The parts that the Responses API has as well.
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling);
-// Where an output ends, but for its token limit, which has several names.
+// Stop conditions, except the token limit, which has several names.
 void ReadStopping(JsonFields& fields, v1::StopConditions& stopping);
 void ReadTandem(JsonFields& fields, v1::GenerateRequest& request);
-// What belongs to a request's place in the queue and to its drafts.
+// The request's priority in the queue, and its fields about drafts.
 void ReadPriority(JsonFields& fields, v1::GenerateRequest& request);
 void ReadPrediction(JsonFields& fields, v1::GenerateRequest& request);
 

@@ -8,7 +8,7 @@
 
 namespace tandem::router {
 
-// What a chat's output has said, thought and called so far.
+// The content, reasoning and calls of a chat's output so far.
 struct ParsedChoice {
   std::string content;
   std::string reasoning;
@@ -17,7 +17,7 @@ struct ParsedChoice {
   void Add(const v1::OutputDelta& delta);
 };
 
-// A delta as chat completions' streams have it.
+// A delta in the format of chat completion streams.
 OrderedJson ChatDelta(const v1::OutputDelta& delta);
 // The message of a chat completion.
 OrderedJson ChatMessageJson(const ParsedChoice& choice);

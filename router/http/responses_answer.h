@@ -8,7 +8,7 @@
 
 namespace tandem::router {
 
-// Of /v1/responses: an output is a list of items, in the order in which the target wrote them.
+// Writes answers of /v1/responses. An output is a list of items, in the order in which the target wrote them.
 //
 //   response.created, response.in_progress
 //   for each item: response.output_item.added, its parts and deltas, their ends, response.output_item.done
@@ -34,13 +34,13 @@ class ResponsesAnswer final : public AnswerWriter {
   };
 
   void OnDelta(const v1::OutputDelta& delta, std::string& out);
-  // Ends the item that is being written, if there is one, and begins another.
+  // Ends the current item, if there is one, and starts another.
   void BeginItem(Item item, std::string& out);
   void EndItem(std::string& out);
   OrderedJson ItemJson(const Item& item, bool is_done) const;
   static OrderedJson PartJson(const Item& item, const std::string& text);
   OrderedJson Response(const char* status) const;
-  // An event, which is numbered, and is about the item that is being written if there is one in `about_item`.
+  // A numbered event. `about_item`: it belongs to the current item, if there is one.
   std::string Event(const char* type, OrderedJson fields, bool about_item = true);
   const char* Status() const;
 

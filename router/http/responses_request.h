@@ -6,9 +6,9 @@
 
 namespace tandem::router {
 
-// Reads a body of POST /v1/responses: text, functions and the items of a conversation. Nothing is kept from
-// one response to the next: what would need that is refused by name. docs/http.md lists the fields.
-// InvalidArgument names the one that is wrong.
+// Reads the body of POST /v1/responses: text, functions and the items of a conversation. The router stores no
+// responses, so fields that need stored ones are refused by name. docs/reference/http.md lists the fields.
+// InvalidArgument names the wrong one.
 absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body);
 
 }  // namespace tandem::router

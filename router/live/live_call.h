@@ -10,12 +10,12 @@
 #include "router/live/live_feed.h"
 #include "router/live/live_json.h"
 #include "router/live/tenant_tally.h"
-#include "router/served_model.h"
+#include "router/models/served_model.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
 
-// What a router's calls tell the live page.
+// What a router's calls use to report to the live page.
 struct LiveView {
   LiveView(const LiveFeed::Options& options, std::string instance) : feed(options, std::move(instance)) {}
 
@@ -23,27 +23,27 @@ struct LiveView {
   TenantTallies tallies;
 };
 
-// One call's part in it:
+// Reports one call to the live page:
 //
 //   OnAdmitted -> [Show -> OnEvent, OnNote ...] -> OnEnded
 //
-// Of every call its tenant's tally; of those that are shown every event, as a "start", "started", "round",
-// "note" or "end". To see rounds it asks the verifier for more than the client did, and takes that out again
-// of what the client is sent. Not thread-safe.
+// Every call counts in its tenant's tally. A call that is shown also publishes its events: "start",
+// "started", "round", "note" and "end". To see rounds, it asks the verifier for more fields than the client
+// did, and removes them from the client's events. Not thread-safe.
 class LiveCall {
  public:
-  // `view` outlives this; none: nothing is told and nothing done.
+  // `view` outlives this. Null: does nothing.
   explicit LiveCall(LiveView* view) : view_(view) {}
 
   void OnAdmitted(const std::string& tenant);
-  // From now on the call is shown. `output`: what the verifier is to be asked for, which is changed.
-  // `encoder` is the model's.
+  // Shows the call from now on. Changes `output`, the output options for the verifier. `encoder`: of the
+  // model.
   void Show(const LiveStart& start, std::shared_ptr<const PromptEncoder> encoder, v1::OutputOptions& output);
   // An event on its way to the client. Call it for every one.
   void OnEvent(v1::GenerateResponse& event);
-  // For people who watch, in words.
+  // Publishes a note for viewers, in words.
   void OnNote(absl::string_view note);
-  // Once, after OnAdmitted or without it.
+  // Call it once, with or without OnAdmitted before.
   void OnEnded(const absl::Status& status);
 
  private:

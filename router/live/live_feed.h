@@ -17,23 +17,23 @@
 
 namespace tandem::router {
 
-// Something that happened, as browsers are told of it (docs/live.md).
+// An event for browsers (docs/operate/live.md).
 struct LiveEvent {
   uint64_t id = 0;   // From 1, without gaps.
   std::string type;  // "start", "started", "round", "note" or "end".
   std::string json;  // One line.
 };
 
-// What the requests that are shown do, on its way to the browsers that watch.
+// Carries events of shown requests to the browsers that watch.
 //
 //   calls --Publish--> the last events, bounded in number and bytes --Next--> watchers, each at its own pace
 //
-// Events are kept once, whoever watches: a watcher is a place in them. One that reads more slowly than events
-// come loses the oldest, and is told how many. One that comes, or comes back, begins with what is kept.
-// Requests are shown if somebody watched when they began; with nobody watching, a request costs one look at a
-// counter.
+// Events are stored once for all watchers; a watcher is a position in them. A watcher that reads more slowly
+// than events arrive loses the oldest, and learns how many. A watcher that connects or reconnects starts with
+// the stored events. A request is shown if somebody watched when it began; if nobody watches, a request costs
+// one read of a counter.
 //
-// Thread-safe; publishing never waits for a watcher. Outlives its watchers and those who publish.
+// Thread-safe; publishing never waits for a watcher. Outlives its watchers and publishers.
 class LiveFeed {
  public:
   struct Options {
@@ -44,27 +44,27 @@ class LiveFeed {
     size_t max_bytes = size_t{8} << 20;
   };
 
-  // `instance` tells this feed from others, such as those of a router that was here before; letters and
-  // digits.
+  // `instance`: letters and digits that distinguish this feed from others, for example from that of an
+  // earlier process of this router.
   LiveFeed(const Options& options, std::string instance)
       : options_(options), instance_(std::move(instance)) {}
 
   const Options& options() const { return options_; }
   const std::string& instance() const { return instance_; }
 
-  // Whether a request that begins now is to be shown; `asked`: it says that it may be.
+  // Whether to show a request that begins now. `asked`: the request allows it.
   bool Wanted(bool asked) const {
     return num_watchers_.load(std::memory_order_relaxed) > 0 && (asked || options_.all_requests);
   }
-  // Names a generation among all of this feed.
+  // A number for a generation, unique in this feed.
   uint64_t NextGeneration() { return next_generation_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Drops an event larger than all that may be kept.
+  // Drops an event that is larger than the bound on all stored events.
   void Publish(absl::string_view type, std::string json);
 
   class Watcher {
    public:
-    // One call's share of what happened.
+    // The events that one call of Next returns.
     struct Batch {
       uint64_t missed = 0;  // Events that were dropped before these.
       std::vector<std::shared_ptr<const LiveEvent>> events;
@@ -76,7 +76,7 @@ class LiveFeed {
     Watcher(const Watcher&) = delete;
     Watcher& operator=(const Watcher&) = delete;
 
-    // What comes next: at most kMaxBatch events, none when there are none until `timeout` or the end.
+    // The next events, at most kMaxBatch. None if none arrive before `timeout` or Close.
     Batch Next(absl::Duration timeout);
 
    private:
@@ -87,13 +87,13 @@ class LiveFeed {
     uint64_t next_;  // Id of the event to be told next.
   };
 
-  // Begins after the event `seen`, 0 for the first that is kept; one that never was is taken for 0.
-  // ResourceExhausted when as many watch as may, Unavailable after Close.
+  // Starts watching after the event `seen`. 0, or an id that never existed: from the first stored event.
+  // ResourceExhausted if the maximum number of watchers is reached, Unavailable after Close.
   absl::StatusOr<std::unique_ptr<Watcher>> Watch(uint64_t seen = 0);
 
-  // Ends all watching, for good.
+  // Ends all watching for good.
   void Close();
-  // Returns when nobody watches any more, or after `timeout`.
+  // Waits until nobody watches any more, at most for `timeout`.
   void AwaitNoWatchers(absl::Duration timeout);
 
   size_t num_watchers() const { return num_watchers_.load(std::memory_order_relaxed); }

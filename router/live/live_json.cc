@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "nlohmann/json.hpp"
-#include "router/source_kind.h"
+#include "router/drafters/source_kind.h"
 
 namespace tandem::router {
 namespace {
@@ -140,7 +140,7 @@ Json TreeOf(const v1::RoundTrace& round, const PromptEncoder& encoder, std::stri
     const v1::TreeNodeTrace& node = round.tree(i);
     // Parents stand before their children: what is cut off takes nobody's parent away.
     if (node.parent() > static_cast<uint32_t>(i)) {
-      *problem = "the verifier sent a tree in which a node stands before its parent";
+      *problem = "the verifier sent a tree with a node before its parent";
       return Json::array();
     }
     tree.push_back(NodeOf(node, encoder));

@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<LiveServer>> LiveServer::Start(Options options, L
     return absl::InvalidArgumentError(
         absl::StrCat("--live-listen: other machines can reach \"", options.address,
                      "\", and the live page has no TLS; expected a loopback address such as 127.0.0.1, or "
-                     "--insecure if that is meant"));
+                     "--insecure if this is intended"));
   }
   std::unique_ptr<LiveServer> server(new LiveServer(std::move(options), view));
   if (absl::Status status = server->Listen(); !status.ok()) return status;
@@ -167,18 +167,15 @@ bool LiveServer::MayAdminister(const char* authorization) const {
 bool LiveServer::Admit(mg_connection* connection) const {
   if (loopback_) {
     if (NamesLoopback(Header(connection, "Host"))) return true;
-    Send(connection,
-         {.status = "403 Forbidden",
-          .body = "Open this page as localhost or by its loopback address: other names may be another "
-                  "site's way in.\n"});
+    Send(connection, {.status = "403 Forbidden",
+                      .body = "Open this page as localhost or by its loopback address: other names could let "
+                              "another site in.\n"});
     return false;
   }
   if (MayAdminister(mg_get_header(connection, "Authorization"))) return true;
-  Send(connection,
-       {.status = "401 Unauthorized",
-        .headers = "WWW-Authenticate: Basic realm=\"Tandem live page\", charset=\"UTF-8\"\r\n",
-        .body = "Expected the token of a tenant that is an admin, as the password. Any user name will "
-                "do.\n"});
+  Send(connection, {.status = "401 Unauthorized",
+                    .headers = "WWW-Authenticate: Basic realm=\"Tandem live page\", charset=\"UTF-8\"\r\n",
+                    .body = "Expected an admin tenant's token as the password, with any user name.\n"});
   return false;
 }
 
@@ -190,7 +187,7 @@ void LiveServer::Handle(mg_connection* connection) {
   if (method != "GET" && method != "HEAD") {
     return Send(connection, {.status = "405 Method Not Allowed",
                              .headers = "Allow: GET, HEAD\r\n",
-                             .body = "This page can only be read.\n"});
+                             .body = "This page supports only GET and HEAD.\n"});
   }
   if (path == "/events") return StreamEvents(connection);
   for (const PageFile& file : kPageFiles) {
@@ -198,7 +195,7 @@ void LiveServer::Handle(mg_connection* connection) {
     return Send(connection,
                 {.type = file.type, .body = std::string(file.content.data(), file.content.size())});
   }
-  Send(connection, {.status = "404 Not Found", .body = "There is nothing here; the page is at /.\n"});
+  Send(connection, {.status = "404 Not Found", .body = "Not found; the page is at /.\n"});
 }
 
 // A browser names the last event it saw as "instance-id". Of another instance it has seen nothing.
@@ -217,7 +214,7 @@ void LiveServer::StreamEvents(mg_connection* connection) {
   // Another site's page could not read the stream, but take the place of somebody who can.
   const absl::string_view site = Header(connection, "Sec-Fetch-Site");
   if (!site.empty() && site != "same-origin" && site != "none") {
-    return Send(connection, {.status = "403 Forbidden", .body = "Events are for the live page alone.\n"});
+    return Send(connection, {.status = "403 Forbidden", .body = "Only the live page may read events.\n"});
   }
   absl::StatusOr<std::unique_ptr<LiveFeed::Watcher>> watcher = view_.feed.Watch(LastSeen(connection));
   if (!watcher.ok()) {

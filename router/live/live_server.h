@@ -17,19 +17,19 @@ namespace tandem::router {
 
 // Serves the live page, over HTTP without TLS, on a port of its own:
 //
-//   GET /             the page, and /live.css, /live.js, /icon.svg: files of router/live/page that are part
-//   of the binary GET /events       what happens, as server-sent events, until the browser leaves or the
-//   server ends
+//   GET /, /live.css, /live.js, /icon.svg   the page: files of router/live/page, compiled into the binary
+//   GET /events                             events, as server-sent events, until the browser leaves or the
+//                                           server ends
 //
-// Read-only: other methods are refused. On a loopback address whoever can connect may watch, except through a
-// page of another origin in a browser here: calls have to name a loopback host, and event streams may not be
-// opened from elsewhere. On other addresses callers show the token of a tenant that is an admin (HTTP basic
+// Read-only: other methods are refused. On a loopback address, everybody who can connect may watch. Pages of
+// other origins in a browser on this machine may not: requests must name a loopback host, and event streams
+// must have the same origin. On other addresses, callers need the token of an admin tenant (HTTP basic
 // authentication, any user name).
 //
-// Every connection has a thread of the server's own pool while it lasts; a browser that reads slowly holds up
-// its own thread only. A caller whose request has not come within `patience` is hung up on, and so is a
-// browser that has taken nothing for as long, so that connections without a request keep others out for no
-// longer than that, for each kSpareThreads of them. Start and destruction belong to one thread.
+// Every connection uses one thread of the server's pool, so a slow browser blocks only its own thread. The
+// server closes a connection whose request has not arrived within `patience`, or whose browser has read
+// nothing for that time. So every kSpareThreads idle connections delay others by at most `patience`. Start
+// and destroy it on one thread.
 class LiveServer {
  public:
   struct Options {
@@ -38,13 +38,13 @@ class LiveServer {
     std::function<std::shared_ptr<const RoutingSnapshot>()> routing;  // Thread-safe.
     absl::Duration patience = absl::Seconds(2);                       // Whole milliseconds.
   };
-  // Threads besides those of event streams: as many connections can be idle at once, and others are still
-  // answered at once, by these.
+  // Threads in addition to those of event streams. While fewer connections than this are idle, other requests
+  // are answered at once.
   static constexpr size_t kSpareThreads = 64;
   static constexpr size_t kAnsweringThreads = 4;
 
-  // InvalidArgument for an address that others can reach without `insecure`; Unavailable, naming the address,
-  // when it cannot be bound. `view` outlives the server, which closes its feed in the end.
+  // InvalidArgument for an address that other machines can reach, without `insecure`; Unavailable, naming the
+  // address, if it cannot be bound. `view` outlives the server; the server closes its feed at the end.
   static absl::StatusOr<std::unique_ptr<LiveServer>> Start(Options options, LiveView* view);
   ~LiveServer();
   LiveServer(const LiveServer&) = delete;
@@ -56,10 +56,10 @@ class LiveServer {
   LiveServer(Options options, LiveView* view);
   absl::Status Listen();
 
-  // Answers a request; nothing it throws leaves it.
+  // Answers a request. Catches all exceptions.
   static int OnRequest(mg_connection* connection, void* server);
   void Handle(mg_connection* connection);
-  // Whether the caller may watch; otherwise it has been told why not.
+  // Whether the caller may watch. If not, the caller has been sent the reason.
   bool Admit(mg_connection* connection) const;
   bool MayAdminister(const char* authorization) const;
   void StreamEvents(mg_connection* connection);

@@ -1,6 +1,6 @@
 #include "router/live/tenant_tally.h"
 
-#include "router/source_kind.h"
+#include "router/drafters/source_kind.h"
 
 namespace tandem::router {
 

@@ -14,7 +14,7 @@
 
 namespace tandem::router {
 
-// What a tenant's requests came to since the router started.
+// Counts of a tenant's requests since the router started.
 struct TenantTally {
   uint64_t running = 0;
   uint64_t finished = 0;  // With OK,
@@ -29,12 +29,12 @@ struct TenantTally {
 // The tallies of all tenants, for the live page's table. Thread-safe.
 class TenantTallies {
  public:
-  // Tenants after so many are counted together, under kOthers.
+  // Tenants beyond this number are counted together, under kOthers.
   static constexpr size_t kMaxTenants = 1000;
   static constexpr char kOthers[] = "other";
 
   void OnBegun(const std::string& tenant);
-  // Of a request that has begun. `stats` of one that failed is empty.
+  // A request that had begun has ended. `stats` is empty if it failed.
   void OnEnded(const std::string& tenant, const absl::Status& status, uint32_t tokens,
                const v1::SpeculationStats& stats);
 

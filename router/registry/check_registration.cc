@@ -194,8 +194,8 @@ absl::Status CheckUse(const v1::ServerRegistration& server, const Registration& 
   const bool is_verifier = server.has_verifier();
   if (is_verifier ? !registration.verifiers : !registration.drafters) {
     const absl::string_view kind = is_verifier ? "verifiers" : "drafters";
-    return absl::FailedPreconditionError(absl::StrCat("this router takes no registrations of ", kind,
-                                                      "; its configuration would say `registration: {", kind,
+    return absl::FailedPreconditionError(absl::StrCat("this router accepts no registrations of ", kind,
+                                                      "; its configuration lacks `registration: {", kind,
                                                       ": true}`"));
   }
   if (is_verifier) return CheckVerifierUse(server.verifier().model(), models);
@@ -207,8 +207,9 @@ absl::Status CheckUse(const v1::ServerRegistration& server, const Registration& 
     if (fits) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "draft model \"", drafter.model().name(), "\" has the vocabulary ",
-        absl::Hex(fingerprint, absl::kZeroPad16), ", which is that of no model served here, and bridges ",
-        drafter.model().bridged_vocabularies_size(), " others, none of them one's: ", ServedNames(models)));
+        absl::Hex(fingerprint, absl::kZeroPad16), ", which no model served here has, and bridges ",
+        drafter.model().bridged_vocabularies_size(),
+        " others, none of which belongs to one of these models: ", ServedNames(models)));
   }
   return absl::OkStatus();
 }

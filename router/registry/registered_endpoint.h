@@ -5,7 +5,7 @@
 
 namespace tandem::router {
 
-// A verifier that registered, as the pool takes it.
+// A registered verifier, in the form that VerifierPool takes.
 struct RegisteredEndpoint {
   std::string address;
   uint32_t max_in_flight = 0;  // Requests that it has room for.

@@ -91,7 +91,8 @@ absl::Status Registrar::CheckShare(PeerAddress from) {
   const uint32_t most = options_.servers.registration.max_per_address;
   if (count < most) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      count, " servers have registered from this address, as many as may (registration.max_per_address)"));
+      count,
+      " servers have registered from this address, which is the limit (registration.max_per_address)"));
 }
 
 absl::StatusOr<v1::RegisterResponse> Registrar::RegisterLocked(const v1::ServerRegistration& server,
@@ -155,10 +156,10 @@ void Registrar::EndOutdated(const v1::ServerRegistration& server) {
   for (const std::string& key : list_.OutdatedBy(server)) {
     const v1::ServerRegistration before = list_.Find(key)->server;
     const absl::Status status = Put(before, /*left=*/true, key);
-    LogInfo("server has ended: another one has started at its address", {{"kind", KindOf(before)},
-                                                                         {"name", before.instance().name()},
-                                                                         {"address", before.address()},
-                                                                         {"store", status.ToString()}});
+    LogInfo("server replaced: another one started at its address", {{"kind", KindOf(before)},
+                                                                    {"name", before.instance().name()},
+                                                                    {"address", before.address()},
+                                                                    {"store", status.ToString()}});
   }
 }
 
@@ -177,7 +178,7 @@ absl::Status Registrar::Deregister(const v1::DeregisterRequest& request) {
     const bool was_there = IsThere(list_.Find(key), server.instance());
     status = Put(server, /*left=*/true, key);
     if (status.ok() && was_there) {
-      LogInfo("server has left",
+      LogInfo("server left",
               {{"kind", KindOf(server)}, {"name", server.instance().name()}, {"address", server.address()}});
     }
     if (!absl::IsAborted(status)) break;
@@ -196,7 +197,7 @@ absl::Status Registrar::Reread() {
   LogGone(list_.Merge(entries, Signs(), &damaged));
   for (const std::string& key : damaged) {
     if (damaged_.count(key) > 0) continue;
-    LogError("a record of a registered server makes no sense and is left out",
+    LogError("the record of a registered server is invalid and ignored",
              {{"key", absl::CHexEscape(Shown(key))}});
   }
   damaged_ = std::set<std::string>(damaged.begin(), damaged.end());
@@ -206,7 +207,7 @@ absl::Status Registrar::Reread() {
 
 void Registrar::LogGone(const std::vector<v1::ServerRegistration>& gone) const {
   for (const v1::ServerRegistration& server : gone) {
-    LogWarning("server is gone: it was not heard of within its time",
+    LogWarning("server gone: its registration expired",
                {{"kind", KindOf(server)}, {"name", server.instance().name()}, {"address", server.address()}});
   }
 }
@@ -239,7 +240,7 @@ void Registrar::Tick() {
     to_read_ = !status.ok();
     const std::string error(status.message());
     if (std::exchange(read_error_, error) != error && !status.ok()) {
-      LogError("the registered servers cannot be read; they stay as they were", {{"error", error}});
+      LogError("the registered servers cannot be read; keeping the known ones", {{"error", error}});
     }
     return;
   }

@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/rpc/peer_backoff.h"
-#include "router/config.h"
+#include "router/config/config.h"
 #include "router/registry/registered_endpoint.h"
 #include "router/registry/server_list.h"
 #include "router/state/lease_store.h"
@@ -24,23 +24,24 @@
 
 namespace tandem::router {
 
-// Takes registrations of servers to a store of leases, and tells the router which servers there are, by
-// whichever router's store they came there.
+// Stores registrations of servers with leases, and tells the router which servers are registered, whichever
+// router they called.
 //
-// A server that was heard of is not given up because a lease could not be kept: not while the store is out of
-// reach nor for a ttl after that, and not for a ttl after this router itself has stood still or its clock was
-// set. One that is dead is gone at the end of its lease otherwise.
+// A server that dies is removed when its lease ends. There are exceptions, so that healthy servers are not
+// removed for a fault of others. If leases could not be renewed because the store was out of reach, servers
+// stay until a ttl after it is back. If this router itself was stopped or its clock was set, they stay for
+// another ttl.
 //
-// Has no thread: whoever owns it calls Tick a few times a second, from one thread. Thread-safe otherwise.
+// Has no thread: the owner calls Tick a few times a second, from one thread. Thread-safe otherwise.
 class Registrar {
  public:
   struct Options {
     ServerList::Options servers;
     LeaseStore* leases = nullptr;  // Outlives this. Null: leases of this router alone.
     const Clock* clock = nullptr;  // Outlives this.
-    // Whether the configuration has a drafter of the name.
+    // Whether the configuration has a drafter of this name.
     std::function<bool(const std::string&)> is_configured;
-    // Told when they change, by whichever thread brings the change; not to call back.
+    // Called when the servers change, on the thread that brings the change. Must not call the registrar.
     std::function<void(size_t model, const std::vector<RegisteredEndpoint>&)> set_verifiers;
     std::function<void(const std::vector<Drafter>&)> set_drafters;
     std::function<void(size_t verifiers, size_t drafters)> set_counts;
@@ -50,40 +51,40 @@ class Registrar {
   Registrar(const Registrar&) = delete;
   Registrar& operator=(const Registrar&) = delete;
 
-  // The errors that v1::Registry documents. Blocks for as long as the store takes.
-  // `from`: where the caller is, if that bounds what it may take; it may register `max_per_address` servers
-  // here.
+  // Registers a server, with the errors that v1::Registry documents. Blocks on the store. `from`: the
+  // caller's address, if the number of servers per address is limited; it may register `max_per_address` of
+  // them here.
   absl::StatusOr<v1::RegisterResponse> Register(const v1::RegisterRequest& request,
                                                 std::optional<PeerAddress> from = std::nullopt);
   absl::Status Deregister(const v1::DeregisterRequest& request);
 
-  // What is in use now.
+  // The servers in use now.
   std::vector<v1::ServerRegistration> Servers() const;
 
-  // Reads the store if it has changed, and ends what has ended.
+  // Reads the store if it has changed, and removes servers whose leases have ended.
   void Tick();
   // Returns when the store has changed or `timeout` has passed.
   void AwaitChange(absl::Duration timeout);
 
  private:
-  // ResourceExhausted when as many servers as may have registered from the address.
+  // ResourceExhausted if `max_per_address` servers have registered from the address.
   absl::Status CheckShare(PeerAddress from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<v1::RegisterResponse> RegisterLocked(const v1::ServerRegistration& server,
                                                       std::optional<PeerAddress> from)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One try: Aborted and NotFound when the store is not as it was thought to be.
+  // One attempt. Aborted or NotFound if the store has changed since it was read.
   absl::Status Write(const v1::ServerRegistration& server, const std::string& key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Put(const v1::ServerRegistration& server, bool left, const std::string& key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Before anything that may find a lease ended: notices when nobody could have been heard of.
+  // Detects periods in which no server could be heard. Call it before anything that may find a lease ended.
   void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Others at the server's address have ended, whether it is taken or not.
+  // Removes older processes at the server's address, whether or not the server is accepted.
   void EndOutdated(const v1::ServerRegistration& server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Reread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ServerList::Signs Signs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LogGone(const std::vector<v1::ServerRegistration>& gone) const;
-  // Tells what has changed.
+  // Reports changes to the callbacks.
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::RegisterResponse Answer() const;
   bool TakeChange();
@@ -91,7 +92,7 @@ class Registrar {
   const Options options_;
   const std::unique_ptr<LeaseStore> own_leases_;
   LeaseStore* const leases_;
-  // Held while the store is asked: one registration at a time.
+  // Held during calls to the store, so registrations run one at a time.
   mutable absl::Mutex mutex_;
   ServerList list_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, PeerAddress> registered_from_ ABSL_GUARDED_BY(mutex_);  // By key.

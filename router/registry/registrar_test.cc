@@ -79,7 +79,7 @@ TEST_F(RegistrarTest, OneAddressDoesNotTakeAllTheRoom) {
   const absl::Status refused = come("more", kFlooder);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("64 servers have registered from this address, as many as may"));
+              HasSubstr("64 servers have registered from this address, which is the limit"));
   EXPECT_TRUE(come("f3", kFlooder).ok()) << "renewed";
   EXPECT_TRUE(come("other", kOther).ok());
   EXPECT_TRUE(come("socket", std::nullopt).ok());

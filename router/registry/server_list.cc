@@ -45,7 +45,8 @@ const ServerList::Known* ServerList::Find(const std::string& key) const {
 absl::Status ServerList::CheckName(const v1::ServerRegistration& server, const Known& present) const {
   if (SameInstance(server, present.server)) {
     if (!present.left) return absl::OkStatus();
-    return absl::FailedPreconditionError("the process has left, and registers again only as another one");
+    return absl::FailedPreconditionError(
+        "this process has left; it can register again only as a new instance");
   }
   if (present.left) return absl::OkStatus();
   if (server.address() != present.server.address()) {
@@ -87,7 +88,7 @@ class ServerList::Claims {
     };
     return absl::FailedPreconditionError(
         absl::StrCat("the weights of model \"", own.model().name(),
-                     "\", or how it is computed, are not those of ", Described(*other->second),
+                     "\" or its arithmetic differ from those of ", Described(*other->second),
                      ", so outputs would differ: ", weights(own), "; expected ", weights(others)));
   }
 

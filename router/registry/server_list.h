@@ -12,21 +12,20 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "router/config.h"
+#include "router/config/config.h"
 #include "router/registry/check_registration.h"
 #include "router/state/lease_store.h"
 #include "tandem/v1/registry.pb.h"
 
 namespace tandem::router {
 
-// Where the store keeps what servers say of themselves.
+// The prefix of registrations in the store.
 inline constexpr absl::string_view kRegisteredPrefix = "registered/";
 
-// The store's key of a server.
+// The key of a server in the store.
 std::string RegistrationKey(const v1::ServerInstance& instance, bool is_verifier);
 
-// What is known of the servers that registered, by the store's list of them and by what this router heard
-// itself.
+// The registered servers, as known from the store's list and from calls to this router.
 //
 //              Stored                              Merge: its lease has ended
 //   nobody ------------> in the store ----------------------------------------> gone
@@ -58,55 +57,55 @@ class ServerList {
   // Null: nobody has the name.
   const Known* Find(const std::string& key) const;
 
-  // What a registration asks for.
+  // What to do with a registration.
   enum class Step {
     kPut,    // Write it to the store, in place of what Find has.
     kRenew,  // It is there as it says; prolong the lease.
   };
-  // `server` has passed CheckRegistration. FailedPrecondition: CheckUse, or it has left, was replaced, or its
-  // weights are not those of the model's other verifiers. AlreadyExists: another one has the name, or that of
-  // one of its draft models, which `is_configured` says of those in the configuration. ResourceExhausted: too
-  // many.
+  // `server` must have passed CheckRegistration. FailedPrecondition: as from CheckUse, or the server has left
+  // or was replaced, or its weights differ from those of the model's other verifiers. AlreadyExists: another
+  // server has its name, or the name of one of its draft models; `is_configured` tells which names the
+  // configuration has. ResourceExhausted: too many servers.
   absl::StatusOr<Step> Decide(const v1::ServerRegistration& server,
                               const std::function<bool(const std::string&)>& is_configured) const;
 
-  // Keys of the servers of its kind that are not there any more, since `server` has started after them at
-  // their address.
+  // Keys of servers of the same kind that must be gone, because `server` started later at their address.
   std::vector<std::string> OutdatedBy(const v1::ServerRegistration& server) const;
 
-  // Whether a process that leaves is to be remembered as one that has: it is there, or nobody is.
+  // Whether to record that this process has left: it is the known one, or none is known.
   bool IsToLeave(const v1::ServerRegistration& server) const;
 
-  // The store has this entry now.
+  // The store now holds this entry.
   void Stored(const LeasedEntry& entry, const v1::ServerRegistration& server, bool left);
-  // It called here, and is the process that was registered.
+  // The registered process called this router.
   void Heard(const std::string& key, absl::Time now);
 
-  // Why a server may still be there though its lease has ended.
+  // Why a server may still be alive although its lease has ended.
   struct Signs {
     absl::Time now;
-    // Until then a lease that ends says nothing: nobody could have heard of the server.
+    // Until then the end of a lease proves nothing, because nobody could hear the server.
     absl::Time doubt_until = absl::InfinitePast();
   };
-  // Takes the store's list. Returns those that are gone since, whose leases have ended. Records that make no
-  // sense are left out; their keys come to `damaged`.
+  // Takes the store's list. Returns the servers that are gone since the last call because their leases have
+  // ended. Leaves out invalid records, and adds their keys to `damaged`.
   std::vector<v1::ServerRegistration> Merge(absl::Span<const LeasedEntry> entries, const Signs& signs,
                                             std::vector<std::string>* damaged);
-  // Looks again at those whose leases have ended.
+  // Checks the servers with ended leases again.
   std::vector<v1::ServerRegistration> Expire(const Signs& signs);
 
-  // Those in use, in the order in which they came to the store. Of servers that contradict one another, which
-  // may have come by way of different routers at the same moment, the first.
+  // The servers in use, in the order in which they came to the store. If servers conflict, because they
+  // registered through different routers at the same moment, only the first of them.
   std::vector<const Known*> InUse() const;
-  // By a model's place in the models.
+  // The verifiers in use of a model, by its index.
   std::vector<const Known*> Verifiers(size_t model) const;
-  // As the table of drafters has them; those that were there once are absent now.
+  // The drafters in use, in the form of the routing table. Drafters that are gone are marked absent.
   std::vector<Drafter> Drafters();
   size_t num_verifiers() const;
   size_t num_drafters() const;
 
  private:
-  // What servers in use have for themselves: drafters the names of draft models, verifiers a model's weights.
+  // What servers in use claim: drafters the names of their draft models, verifiers the weights of their
+  // model.
   class Claims;
   absl::Status CheckName(const v1::ServerRegistration& server, const Known& present) const;
   absl::Status CheckOthers(const std::string& key, const v1::ServerRegistration& server,

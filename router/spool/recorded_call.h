@@ -10,24 +10,24 @@
 
 namespace tandem::router {
 
-// One output of a tenant that is recorded:
+// Records one output of a tenant that opted in:
 //
 //   (constructed) -> Begin -> OnEvent ... -> End
 //
-// The verifier is asked for the most likely tokens, and what the client did not ask for is taken out of the
-// events again. Not thread-safe.
+// Asks the verifier for the most likely tokens, and removes from the events what the client did not ask for.
+// Not thread-safe.
 class RecordedCall {
  public:
-  // `prepared`: what the verifier is to be asked for, which is changed. `spool` outlives this.
+  // Changes `prepared`, the request for the verifier. `spool` outlives this.
   RecordedCall(Spool* spool, const std::string& tenant, uint64_t vocabulary_fingerprint,
                v1::VerifierGenerateRequest& prepared);
 
-  // An event on its way to the client; call it for every one.
+  // Call it for every event on its way to the client.
   void OnEvent(v1::GenerateResponse& event);
-  // The output has ended as it should, all of it seen.
+  // The output ended normally, and all of it was seen.
   void End(absl::Time now);
 
-  // How many tokens are asked for at each place.
+  // How many likely tokens to request at each position.
   static constexpr uint32_t kTop = 20;
 
  private:

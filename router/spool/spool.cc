@@ -32,13 +32,12 @@ Spool::Spool(Options options, std::unique_ptr<SpoolFolder> folder, const Clock* 
              MetricsRegistry* registry)
     : options_(std::move(options)),
       clock_(clock),
-      records_(registry->AddCounter({"tandem_router_spool_records_total",
-                                     "Requests that were written to the spool, by tenant.",
-                                     {"tenant"}})),
+      records_(registry->AddCounter(
+          {"tandem_router_spool_records_total", "Requests written to the spool, by tenant.", {"tenant"}})),
       dropped_(registry->AddCounter({"tandem_router_spool_dropped_total",
-                                     "Requests of tenants that are recorded that were not written: the queue "
-                                     "was full (queue), the tenant is over its rate (rate), the files could "
-                                     "not be written (disk), or they were deleted before (deleted).",
+                                     "Requests of recorded tenants that were not written: the queue was full "
+                                     "(queue), the tenant exceeded its rate (rate), the files could not be "
+                                     "written (disk), or the tenant's records were deleted first (deleted).",
                                      {"reason"}})),
       bytes_(registry
                  ->AddGauge(
@@ -128,7 +127,8 @@ void Spool::Write(const SpoolRecord& record) {
   dropped_.With({"disk"}).Increment();
   quiet_until_ = now + options_.pause_after_error;
   const std::string error(status.message());
-  if (error != error_) LogWarning("the spool cannot be written to; requests go on", {{"error", error}});
+  if (error != error_)
+    LogWarning("the spool cannot be written; requests are served without it", {{"error", error}});
   error_ = error;
 }
 

@@ -19,18 +19,19 @@
 
 namespace tandem::router {
 
-// A router's spool: what tenants that opted in said and got, for drafters to learn from (docs/learning.md).
+// A router's spool: prompts and outputs of tenants that opted in, for drafters to learn from
+// (docs/operate/learning.md).
 //
 //   Offer --queue, bounded--> thread: encrypt, append --> SpoolFolder
 //      '-- full, too fast, no disk: dropped and counted
 //
-// No request waits for it, and none fails by it. Thread-safe.
+// No request waits for the spool or fails because of it. Thread-safe.
 class Spool {
  public:
   struct Options {
     SpoolFolder::Options folder;
     uint64_t queue_bytes = uint64_t{16} << 20;
-    // Of each tenant, as records are before they are written; what is left over is kept for a minute.
+    // Limit per tenant, on the size of records before encryption. Unused allowance is kept for a minute.
     uint64_t bytes_per_second = uint64_t{256} << 10;
     absl::Duration clean_up_interval = absl::Minutes(1);
     absl::Duration pause_after_error = absl::Seconds(1);
@@ -38,15 +39,15 @@ class Spool {
   // Errors of SpoolFolder::Open. `clock` and `registry` outlive the spool.
   static absl::StatusOr<std::unique_ptr<Spool>> Open(Options options, const Clock* clock,
                                                      MetricsRegistry* registry);
-  // Writes what is queued.
+  // Writes all queued records.
   ~Spool();
 
-  // Never waits for a file.
+  // Never blocks on a file.
   void Offer(SpoolRecord record);
-  // Wait for the files. What is queued of the tenant, or of the request, is dropped with it.
+  // These block on files. They also drop queued records of the tenant or the request.
   absl::StatusOr<SpoolFolder::Deleted> DeleteTenant(const std::string& tenant);
   absl::Status DeleteRequest(const std::string& tenant, const std::string& request_id);
-  // For tests: until all that was offered is written or dropped.
+  // For tests: waits until all offered records are written or dropped.
   void Flush();
 
  private:
@@ -63,7 +64,7 @@ class Spool {
   void Run();
   void Write(const SpoolRecord& record);
   void CleanUp();
-  // Drops what is queued and fits.
+  // Drops queued records for which `fits` is true.
   void DropQueued(const std::function<bool(const SpoolRecord&)>& fits);
 
   const Options options_;

@@ -8,17 +8,16 @@ namespace tandem::router {
 void DeclareSpoolFlags(SpoolFlags& options, Flags& flags) {
   flags.Group("Spool")
       .Add("spool", &options.folder,
-           "Folder to keep prompts and outputs in of tenants whose configuration says `record_traffic`, for "
-           "drafters to learn from; of this router alone. Empty: nothing is kept.")
+           "Folder in which the router keeps prompts and outputs of tenants with `record_traffic`, for "
+           "drafters to learn from. Each router needs its own. Empty: keep none.")
       .Add("spool-keys", &options.keys,
-           "Folder of the keys that they are encrypted with, one for each tenant; needed with --spool, and "
-           "not "
-           "below it. A key that is missing is made.")
-      .Add("spool-max-age", &options.max_age, "How long they are kept.")
-      .Add("spool-max-mib", &options.max_mib, "MiB of each tenant; the oldest go first.")
+           "Folder of the encryption keys, one per tenant. Required with --spool, and must not be below it. "
+           "Missing keys are created.")
+      .Add("spool-max-age", &options.max_age, "How long to keep prompts and outputs.")
+      .Add("spool-max-mib", &options.max_mib, "Most MiB per tenant; the oldest records are deleted first.")
       .InRange(1, 1e7)
       .Add("spool-rate-kib", &options.rate_kib,
-           "KiB a second of each tenant on average over a minute; what goes beyond is not kept.")
+           "Most KiB per second and tenant, averaged over a minute; anything beyond is not kept.")
       .InRange(1, 1e7);
 }
 

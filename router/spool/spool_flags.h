@@ -13,7 +13,7 @@ class Flags;
 
 namespace tandem::router {
 
-// Where a router keeps what tenants that opted in say, and how much of it.
+// Where a router keeps records of tenants that opted in, and how many.
 struct SpoolFlags {
   std::string folder;  // Empty: nothing is kept.
   std::string keys;

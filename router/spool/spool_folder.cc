@@ -96,14 +96,14 @@ absl::StatusOr<std::unique_ptr<SpoolFolder>> SpoolFolder::Open(Options options) 
   const fs::path keys = fs::canonical(own.keys, error);
   if (!error && std::mismatch(folder.begin(), folder.end(), keys.begin(), keys.end()).first == folder.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        own.keys, ": the keys' folder is the spool's or below it, expected one that is kept apart"));
+        own.keys, ": the folder of keys is the spool's folder or below it, expected a separate folder"));
   }
   const std::string path = absl::StrCat(own.folder, "/lock");
   spool->lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (spool->lock_ < 0) return FileError("open", path, errno);
   if (flock(spool->lock_, LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(own.folder, ": another router writes to this spool; expected a folder for each"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        own.folder, ": another router writes to this spool; expected a folder of its own for each router"));
   }
   // Segments of processes before stay as they are: a torn tail is no place to go on.
   for (fs::directory_iterator tenant(own.folder, error), end; !error && tenant != end;
@@ -157,7 +157,7 @@ absl::StatusOr<SpoolKey> ReadSpoolKey(const std::string& path) {
       std::all_of(digits.begin(), digits.end(), [](char c) { return absl::ascii_isxdigit(c); });
   if (!is_hex) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": no key of a spool, expected ", 2 * key.size(), " hexadecimal digits"));
+        absl::StrCat(path, ": not a key of a spool, expected ", 2 * key.size(), " hexadecimal digits"));
   }
   const std::string bytes = absl::HexStringToBytes(digits);
   std::copy(bytes.begin(), bytes.end(), key.begin());
@@ -277,7 +277,7 @@ absl::Status SpoolFolder::Append(const SpoolRecord& record, absl::Time now) {
   if (!status.ok()) {
     // Best without half a record; readers can live with one.
     if (ftruncate(segment->file, static_cast<off_t>(segment->bytes)) != 0) {
-      LogWarning("a segment of the spool ends with half a record", {{"path", segment->path}});
+      LogWarning("a segment of the spool ends with an incomplete record", {{"path", segment->path}});
     }
     CloseSegment(record.tenant);
     return status;
@@ -317,8 +317,7 @@ absl::StatusOr<std::string> TombstoneBytes(const std::string& folder) {
   TANDEM_RETURN_IF_ERROR(ParseSpoolHeader(*bytes, path).status());
   const SpoolScan scan = ScanSpoolFile(*bytes);
   if (scan.end != bytes->size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": byte ", scan.end, ": no tombstone, expected one"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": byte ", scan.end, ": expected a tombstone"));
   }
   return bytes;
 }
@@ -340,7 +339,7 @@ absl::Status SpoolFolder::DeleteRequest(absl::string_view tenant, absl::string_v
   if (bytes.empty()) bytes = EncodeSpoolHeader({.created = now});
   if (bytes.size() / kSpoolRecordHeadBytes > kMostTombstones) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the tenant has ", kMostTombstones, " deleted requests, as many as are kept at a time"));
+        absl::StrCat("the tenant has ", kMostTombstones, " deleted requests, which is the limit"));
   }
   // Further outputs of a request are requests of their own to a router.
   for (int output = 0; output < kMostOutputs; ++output) {
@@ -357,7 +356,7 @@ void SpoolFolder::CleanUpTenant(const std::string& folder, absl::Time now, Clean
   }
   const absl::StatusOr<absl::flat_hash_set<std::string>> deleted = ReadSpoolTombstones(folder);
   if (!deleted.ok()) {
-    LogError("the tombstones of a spool cannot be read; its records stay, and readers leave them alone",
+    LogError("the tombstones of a spool cannot be read; its records stay, and readers skip them",
              {{"error", std::string(deleted.status().message())}});
   }
   uint64_t bytes = 0;
@@ -395,7 +394,7 @@ void SpoolFolder::CleanUpTenant(const std::string& folder, absl::Time now, Clean
           continue;
         }
         if (const absl::Status status = Replace(path.string(), rest); !status.ok()) {
-          LogWarning("deleted records stay in a segment of the spool for now",
+          LogWarning("deleted records could not be removed from a segment of the spool yet",
                      {{"error", std::string(status.message())}});
         } else {
           const timespec times[2] = {absl::ToTimespec(age), absl::ToTimespec(age)};
@@ -431,7 +430,7 @@ void SpoolFolder::CleanUpTenant(const std::string& folder, absl::Time now, Clean
   if (rest.size() <= kSpoolHeaderBytes) {
     remove(path);
   } else if (const absl::Status status = Replace(path, rest); !status.ok()) {
-    LogWarning("tombstones of a spool stay for now", {{"error", std::string(status.message())}});
+    LogWarning("tombstones of a spool could not be removed yet", {{"error", std::string(status.message())}});
   }
 }
 

@@ -23,15 +23,15 @@ namespace tandem::router {
 //   SPOOL/TENANT/tombstones        what was deleted of it
 //   KEYS/TENANT.key                the tenant's key: 64 hexadecimal digits
 //
-// Written by one process; others may read at any time: files are only appended to, or replaced by a rename.
-// Whoever removes files while this writes costs records and nothing else. Not thread-safe, and does I/O:
-// belongs to a thread that may wait.
+// One process writes; others may read at any time, because files are only appended to, or replaced by a
+// rename. Removing files during writes loses their records and does no other harm. Not thread-safe. Does I/O,
+// so use it on a thread that may block.
 class SpoolFolder {
  public:
   struct Options {
     std::string folder;
     std::string keys;
-    // Of each tenant: older segments and, beyond so many bytes, the oldest ones are removed.
+    // Limits per tenant: segments older than max_age are removed and, beyond max_bytes, the oldest ones.
     absl::Duration max_age = absl::Hours(24 * 7);
     uint64_t max_bytes = uint64_t{256} << 20;
     uint64_t segment_bytes = uint64_t{8} << 20;  // When the next one is begun; at most max_bytes / 8.
@@ -40,25 +40,25 @@ class SpoolFolder {
     std::function<int64_t(int file, const char* bytes, size_t size)> write;
   };
 
-  // Makes the folders, for this user alone, and locks the first. FailedPrecondition where another process has
-  // it; errors name the path.
+  // Creates the folders, accessible to this user only, and locks the first. FailedPrecondition if another
+  // process holds the lock; errors name the path.
   static absl::StatusOr<std::unique_ptr<SpoolFolder>> Open(Options options);
   ~SpoolFolder();
   SpoolFolder(const SpoolFolder&) = delete;
   SpoolFolder& operator=(const SpoolFolder&) = delete;
 
-  // Appends the record to its tenant's folder, whose key is made if there is none. After an error nothing of
-  // it is left, as far as that can be, and the next record begins a new segment.
+  // Appends the record to its tenant's folder; creates the tenant's key if there is none. After an error, the
+  // partial record is removed as far as possible, and the next record starts a new segment.
   absl::Status Append(const SpoolRecord& record, absl::Time now);
 
   struct Deleted {
     uint32_t files = 0;
     bool key = false;
   };
-  // Everything of the tenant, its key first: what remains of copies cannot be read any more.
+  // Deletes everything of the tenant, its key first, so that copies elsewhere cannot be read any more.
   absl::StatusOr<Deleted> DeleteTenant(absl::string_view tenant);
-  // Readers pass over the request from the moment this returns; CleanUp takes it out of the files. Of a
-  // request with several outputs, all.
+  // Deletes a request with all its outputs. Readers skip it as soon as this returns; CleanUp removes it from
+  // the files.
   absl::Status DeleteRequest(absl::string_view tenant, absl::string_view request_id, absl::Time now);
 
   struct CleanedUp {
@@ -67,13 +67,13 @@ class SpoolFolder {
     uint32_t removed_records = 0;  // By tombstones.
     uint64_t bytes = 0;            // That are left, over all tenants.
   };
-  // Keeps to max_age and max_bytes, removes deleted records from segments, and forgets tombstones once all
-  // that they are about is too old anyway. What cannot be done is logged and tried the next time.
+  // Enforces max_age and max_bytes, removes deleted records from segments, and drops tombstones once all
+  // records that they may concern are too old anyway. Logs failures, and retries at the next call.
   CleanedUp CleanUp(absl::Time now);
 
-  // What a tenant's folder and key are called; safe as a file's name.
+  // The name of a tenant's folder and key; safe as a file name.
   static std::string NameOf(absl::string_view tenant);
-  // As GenerateRequest.num_outputs has it.
+  // The bound of GenerateRequest.num_outputs.
   static constexpr int kMostOutputs = 16;
 
  private:
@@ -95,7 +95,7 @@ class SpoolFolder {
   void CloseSegment(const std::string& tenant);
   void CloseSegmentAt(const std::string& path);
   absl::Status WriteAll(int file, absl::string_view bytes) const;
-  // By a file beside it, which is renamed.
+  // Replaces a file by writing a temporary one beside it and renaming that.
   absl::Status Replace(const std::string& path, absl::string_view bytes) const;
   void CleanUpTenant(const std::string& folder, absl::Time now, CleanedUp* result);
 
@@ -105,11 +105,12 @@ class SpoolFolder {
   std::map<std::string, Segment> segments_;  // That are written to, by tenant.
 };
 
-// What tombstones of a tenant's folder say; empty if there are none. InvalidArgument for a file that is none
-// of them: its tenant's records are then better left alone.
+// Reads the tombstones of a tenant's folder; empty if there are none. InvalidArgument if the file is invalid;
+// then do not read the tenant's records.
 absl::StatusOr<absl::flat_hash_set<std::string>> ReadSpoolTombstones(const std::string& folder);
 
-// A key's file. NotFound if there is none; InvalidArgument if it holds anything but 64 hexadecimal digits.
+// Reads a key file. NotFound if there is none; InvalidArgument if it holds anything but 64 hexadecimal
+// digits.
 absl::StatusOr<SpoolKey> ReadSpoolKey(const std::string& path);
 
 }  // namespace tandem::router

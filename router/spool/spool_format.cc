@@ -153,14 +153,14 @@ absl::StatusOr<std::string> Encrypt(const SpoolKey& key, const std::array<uint8_
       EVP_EncryptUpdate(cipher.get(), bytes, &length, Bytes(plain), static_cast<int>(plain.size())) == 1 &&
       EVP_EncryptFinal_ex(cipher.get(), bytes + length, &rest) == 1 &&
       EVP_CIPHER_CTX_ctrl(cipher.get(), EVP_CTRL_GCM_GET_TAG, kTagBytes, bytes + plain.size()) == 1;
-  if (!done) return absl::InternalError("OpenSSL does not encrypt with AES-256-GCM");
+  if (!done) return absl::InternalError("OpenSSL cannot encrypt with AES-256-GCM");
   return out;
 }
 
 absl::StatusOr<std::string> Decrypt(const SpoolKey& key, const std::array<uint8_t, 12>& nonce,
                                     absl::string_view associated, absl::string_view body) {
   const absl::Status wrong =
-      absl::InvalidArgumentError("the record is not of this key, or its bytes were changed");
+      absl::InvalidArgumentError("the record was encrypted with another key, or its bytes were changed");
   if (body.size() < kTagBytes) return wrong;
   const Cipher cipher(EVP_CIPHER_CTX_new());
   std::string out(body.size() - kTagBytes, '\0');
@@ -262,7 +262,7 @@ absl::StatusOr<SpoolHeader> ParseSpoolHeader(absl::string_view bytes, absl::stri
   }
   Reader reader(bytes.substr(0, kSpoolHeaderBytes));
   if (reader.Bytes(kMagic.size()) != kMagic)
-    return wrong("no file of a spool: it does not begin with TDMSPOOL");
+    return wrong("not a spool file: it does not begin with TDMSPOOL");
   const auto version = reader.Number<uint32_t>();
   SpoolHeader header;
   header.file_id = reader.Array<16>();
@@ -270,7 +270,7 @@ absl::StatusOr<SpoolHeader> ParseSpoolHeader(absl::string_view bytes, absl::stri
   header.created = TimeOf(reader.Number<uint64_t>());
   Reader crc(bytes.substr(kSpoolHeaderBytes - sizeof(uint32_t), sizeof(uint32_t)));
   if (crc.Number<uint32_t>() != Crc32(bytes.substr(0, kSpoolHeaderBytes - sizeof(uint32_t)))) {
-    return wrong("the header's checksum is not that of its bytes");
+    return wrong("the header's checksum does not match its bytes");
   }
   if (version != kVersion) return wrong(absl::StrCat("version ", version, ", expected ", kVersion));
   return header;
@@ -327,7 +327,7 @@ SpoolScan ScanSpoolFile(absl::string_view bytes) {
 absl::StatusOr<SpoolRecord> DecodeSpoolRecord(absl::string_view bytes, const SpoolHeader& header,
                                               const SpoolEntry& entry, const SpoolKey& key) {
   const absl::string_view whole = bytes.substr(std::min(entry.offset, bytes.size()), entry.size);
-  if (whole.size() < kSpoolRecordHeadBytes) return absl::InvalidArgumentError("no record there");
+  if (whole.size() < kSpoolRecordHeadBytes) return absl::InvalidArgumentError("expected a record");
   TANDEM_ASSIGN_OR_RETURN(const std::string plain, Decrypt(key, entry.head.nonce, Associated(header, whole),
                                                            whole.substr(kSpoolRecordHeadBytes)));
   Reader reader(plain);
@@ -359,7 +359,7 @@ absl::StatusOr<SpoolRecord> DecodeSpoolRecord(absl::string_view bytes, const Spo
     }
   }
   if (!reader.ok() || reader.left() != 0) {
-    return absl::InvalidArgumentError("the record's length is not that of what it announces");
+    return absl::InvalidArgumentError("the record's length does not match its header");
   }
   return record;
 }

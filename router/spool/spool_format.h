@@ -13,11 +13,11 @@
 
 namespace tandem::router {
 
-// The files of a spool, byte by byte as docs/learning.md has them, since the trainer reads them too. A file
-// is a header and records, one after the other; numbers are little endian. What a record says is encrypted
-// with the tenant's key, and what finds, ages and deletes it is not.
+// The file format of a spool. docs/operate/learning.md specifies it byte by byte, because the trainer reads
+// it too. A file is a header followed by records; numbers are little endian. The content of a record is
+// encrypted with the tenant's key. The fields for finding, expiring and deleting it are not.
 
-// What a request said and got.
+// A request's prompt and output.
 struct SpoolRecord {
   struct Choice {
     uint32_t token = 0;
@@ -42,7 +42,7 @@ using SpoolKey = std::array<uint8_t, 32>;
 using SpoolDigest = std::array<uint8_t, 16>;
 inline constexpr size_t kSpoolHeaderBytes = 64;
 inline constexpr size_t kSpoolRecordHeadBytes = 48;
-// Of what is encrypted, its tag included.
+// Bound on the encrypted part, including its tag.
 inline constexpr size_t kMostSpoolBodyBytes = size_t{16} << 20;
 
 struct SpoolHeader {
@@ -56,7 +56,7 @@ enum class SpoolRecordKind : uint8_t {
   kTombstone = 2,  // The request is deleted; without a body.
 };
 
-// What is not encrypted of a record.
+// The part of a record that is not encrypted.
 struct SpoolRecordHead {
   SpoolRecordKind kind = SpoolRecordKind::kRequest;
   absl::Time time;  // To the millisecond.
@@ -68,15 +68,15 @@ struct SpoolRecordHead {
 uint32_t Crc32(absl::string_view bytes, uint32_t before = 0);
 
 std::array<uint8_t, 8> SpoolKeyId(const SpoolKey& key);
-// By which a request's records are found.
+// The digest by which a request's records are found.
 SpoolDigest SpoolRequestDigest(absl::string_view tenant, absl::string_view request_id);
 
 std::string EncodeSpoolHeader(const SpoolHeader& header);
-// InvalidArgument for what is none, with `path` in front.
+// InvalidArgument, beginning with `path`, if the bytes are no header.
 absl::StatusOr<SpoolHeader> ParseSpoolHeader(absl::string_view bytes, absl::string_view path);
 
-// A whole record of the file that `header` begins, encrypted (AES-256-GCM) with a random nonce. Internal if
-// OpenSSL fails, InvalidArgument for a record that is too long.
+// Encodes a whole record for the file with this `header`, encrypted (AES-256-GCM) with a random nonce.
+// Internal if OpenSSL fails, InvalidArgument if the record is too long.
 absl::StatusOr<std::string> EncodeSpoolRecord(const SpoolHeader& header, const SpoolKey& key,
                                               const SpoolRecord& record);
 std::string EncodeSpoolTombstone(const SpoolDigest& request, absl::Time time);
@@ -89,16 +89,16 @@ struct SpoolEntry {
 };
 struct SpoolScan {
   std::vector<SpoolEntry> entries;
-  // Where the first bytes stand that are no record: the file's size, or less if its tail is torn or it is
-  // damaged, and nothing behind that can be found.
+  // The offset of the first bytes that are no record: the file's size, or less if its tail is torn or it is
+  // damaged. Records after that offset cannot be found.
   size_t end = 0;
 };
-// Of the records behind the header. Whatever the bytes are, bounded work and no error: what is no record ends
-// the scan.
+// Finds the records after the header. The work is bounded for any bytes, and there are no errors: the scan
+// ends at the first bytes that are no record.
 SpoolScan ScanSpoolFile(absl::string_view bytes);
 
-// What the record at `entry` says, but for the tenant. InvalidArgument if it is not of this key, or was
-// changed.
+// Decodes the record at `entry`, without the tenant's name. InvalidArgument if it was encrypted with another
+// key, or changed.
 absl::StatusOr<SpoolRecord> DecodeSpoolRecord(absl::string_view bytes, const SpoolHeader& header,
                                               const SpoolEntry& entry, const SpoolKey& key);
 

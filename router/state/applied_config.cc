@@ -13,7 +13,7 @@
 #include "common/base/status_macros.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
-#include "router/config.h"
+#include "router/config/config.h"
 #include "router/state/routing_state.h"
 #include "tandem/v1/state.pb.h"
 

@@ -8,13 +8,13 @@
 
 namespace tandem::router {
 
-// What turns the store's content into one that follows `file`, by the rules of RoutingState. Each change
-// expects the version that `listing`, of kRoutingPrefix, has of its key. Empty when nothing is to be done.
-// `file` is one that resolves. DataLoss for a record that cannot be read.
+// The changes that make the store agree with `file`, by the rules of RoutingState; empty if it agrees
+// already. Each change expects the version that its key has in `listing`, a listing of kRoutingPrefix. `file`
+// must resolve. DataLoss for a record that cannot be read.
 absl::StatusOr<std::vector<StoreChange>> ApplyConfigFile(const v1::RouterConfig& file,
                                                          const RoutingStore::Listing& listing);
 
-// `tenant` with the token's digest in place of the token: what is stored holds no secret.
+// `tenant` with the token's digest in place of the token, because the store must hold no secrets.
 v1::TenantConfig WithoutToken(v1::TenantConfig tenant);
 
 }  // namespace tandem::router

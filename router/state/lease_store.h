@@ -14,7 +14,7 @@
 
 namespace tandem::router {
 
-// A value that ends with its lease.
+// A value that is deleted when its lease ends.
 struct LeasedEntry {
   std::string key;
   std::string value;     // Any bytes.
@@ -22,14 +22,14 @@ struct LeasedEntry {
   int64_t lease = 0;     // 0: none.
 };
 
-// Values that are gone once nobody has renewed them for a while: what servers say of themselves. The stores
-// on this machine keep none of them (MemoryLeaseStore takes their place), an etcd does (EtcdStore).
-// Thread-safe.
+// Stores values that are deleted unless somebody renews them, such as registrations of servers. EtcdStore is
+// one; for stores on this machine, which have no leases, MemoryLeaseStore takes this part. Thread-safe.
 class LeaseStore {
  public:
   virtual ~LeaseStore() = default;
 
-  // Every entry whose key begins with `prefix` and whose lease lasts, by key. Errors as of RoutingStore.
+  // Every entry whose key begins with `prefix` and whose lease has not ended, by key. Errors as in
+  // RoutingStore.
   virtual absl::StatusOr<std::vector<LeasedEntry>> ListLeased(absl::string_view prefix) = 0;
 
   struct Put {
@@ -39,14 +39,15 @@ class LeaseStore {
     uint64_t expected_version = 0;  // That the key has now; 0: it must not exist.
     int64_t replaced_lease = 0;     // Of the value before, which nobody needs then; 0: none.
   };
-  // Writes a value with a lease of its own. Aborted, naming the key, when its version is another one; errors
-  // as of RoutingStore.
+  // Writes a value with a lease of its own. Aborted, naming the key, if the key has another version;
+  // otherwise errors as in RoutingStore.
   virtual absl::StatusOr<LeasedEntry> PutLeased(const Put& put) = 0;
 
-  // The lease of `entry` lasts its ttl from now on. NotFound when it has ended; errors as of RoutingStore.
+  // Renews the lease of `entry` for its ttl from now on. NotFound if the lease has ended; otherwise errors as
+  // in RoutingStore.
   virtual absl::Status RenewLease(const LeasedEntry& entry) = 0;
 
-  // As those of RoutingStore. That a lease has ended is told by stores elsewhere only.
+  // As in RoutingStore. Only stores on other machines report the end of a lease.
   [[nodiscard]] virtual std::unique_ptr<RoutingStore::Watch> WatchPrefix(std::string prefix,
                                                                          std::function<void()> on_change) = 0;
   virtual absl::Status health() const = 0;

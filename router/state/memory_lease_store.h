@@ -13,8 +13,8 @@
 
 namespace tandem::router {
 
-// Leases of a router that shares its state with nobody. They last as long as the process: one that starts
-// anew hears of every server within the time after which it renews. Thread-safe.
+// The leases of a router that shares its state with nobody. They are lost when the process ends; after a
+// restart every server is back within its renewal interval. Thread-safe.
 class MemoryLeaseStore final : public LeaseStore {
  public:
   // `clock` outlives this.
@@ -33,7 +33,7 @@ class MemoryLeaseStore final : public LeaseStore {
     absl::Duration ttl;
     absl::Time end;
   };
-  // Drops what has ended.
+  // Drops values whose lease has ended.
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock* const clock_;

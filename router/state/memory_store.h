@@ -27,9 +27,9 @@ class MemoryStore final : public RoutingStore {
   uint64_t version_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// What every store checks before a transaction: keys are not empty and each is changed once.
+// The check that every store makes before a transaction: no key is empty, and each is changed once.
 absl::Status CheckChanges(absl::Span<const StoreChange> changes);
-// Aborted when `change` expects another version of its key than `version` (0: the key is not there).
+// Aborted if `change` expects a version of its key other than `version` (0: the key does not exist).
 absl::Status CheckExpectedVersion(const StoreChange& change, uint64_t version);
 
 }  // namespace tandem::router

@@ -11,14 +11,14 @@
 
 namespace tandem::router {
 
-// The store that a --state flag names: "memory:" lasts as long as the process, "sqlite:///path" is that file.
-// InvalidArgument for anything else; otherwise the errors of opening it.
+// Opens the store that a --state flag names: "memory:" lasts as long as the process, "sqlite:///path" is that
+// file. InvalidArgument for anything else; otherwise the errors of opening the store.
 absl::StatusOr<std::unique_ptr<RoutingStore>> OpenStore(absl::string_view uri);
 
-// Values of other parts of the router, such as learned statistics, beside the routing: any bytes under a name
-// of the part's own choosing. Each Put replaces the value; the last of several routers wins.
+// Values of other parts of the router, such as learned statistics, beside the routing data: any bytes, under
+// a name that the part chooses. Each Put replaces the value; if several routers write, the last one wins.
 absl::Status PutBlob(RoutingStore& store, absl::string_view name, absl::string_view bytes);
-// Nothing when there is none.
+// nullopt if there is no value.
 absl::StatusOr<std::optional<std::string>> GetBlob(RoutingStore& store, absl::string_view name);
 
 }  // namespace tandem::router

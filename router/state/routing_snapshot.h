@@ -3,19 +3,18 @@
 #include <cstdint>
 #include <utility>
 
-#include "router/config.h"
-#include "router/tenants.h"
+#include "router/config/config.h"
+#include "router/tenants/tenants.h"
 
 namespace tandem::router {
 
-// Everything that routing goes by, as of one version of the store. Immutable and shared: a call holds the
-// snapshot it began with for its life, so that what changes meanwhile changes nothing for it, and indices and
-// pointers into the table stay good. Drafters and tenants differ between snapshots, in number and order too;
-// the target models are the same in all of them, so an index of a model is good for every snapshot, though
-// not which verifiers they have.
+// All data that routing uses, at one version of the store. Immutable and shared: a call keeps the snapshot
+// that it started with, so that later changes do not affect it, and indices and pointers into the table stay
+// valid. Drafters and tenants differ between snapshots, even in number and order. Target models are the same
+// in all of them, so the index of a model is valid in every snapshot; the verifiers of a model may differ.
 class RoutingSnapshot {
  public:
-  // `before` is the snapshot that this one takes over from, if there is one; not kept.
+  // `before`: the snapshot that this one replaces, or null. Used only in the constructor.
   explicit RoutingSnapshot(RoutingTable table, uint64_t version = 0, const RoutingSnapshot* before = nullptr)
       : table_(std::move(table)),
         tenants_(table_, before == nullptr ? nullptr : &before->tenants_),
@@ -25,7 +24,7 @@ class RoutingSnapshot {
 
   const RoutingTable& table() const { return table_; }
   const Tenants& tenants() const { return tenants_; }
-  // Of the store that it was made from.
+  // The version of the store that the snapshot was made from.
   uint64_t version() const { return version_; }
 
  private:

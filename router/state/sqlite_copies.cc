@@ -74,7 +74,8 @@ absl::Status CopyDatabase(sqlite3* database, const std::string& path) {
 absl::StatusOr<std::string> DuplicateGoodCopy(const std::string& path) {
   const std::string copy = GoodCopyOf(path);
   std::error_code error;
-  if (!std::filesystem::exists(copy, error)) return absl::NotFoundError(absl::StrCat(copy, ": not there"));
+  if (!std::filesystem::exists(copy, error))
+    return absl::NotFoundError(absl::StrCat(copy, ": does not exist"));
   const std::string duplicate = Unfinished(path);
   std::filesystem::copy_file(copy, duplicate, std::filesystem::copy_options::overwrite_existing, error);
   if (error) return Failed(copy, error);

@@ -10,17 +10,18 @@ struct sqlite3;
 
 namespace tandem::router {
 
-// The last good copy of a state file stands beside it: PATH.good.
+// The path of the last good copy of a state file: PATH.good, in the same folder.
 std::string GoodCopyOf(const std::string& path);
 
-// Whether the file has no byte, in itself or in a write-ahead log, though there is a copy of it.
+// Whether the file and its write-ahead log are empty although a good copy exists.
 bool IsCutToNothing(const std::string& path);
 
-// Makes GoodCopyOf(path) a copy of what `database` holds as of one moment, synced to disk, or leaves it as it
-// is. Unavailable, naming the copy.
+// Makes GoodCopyOf(path) a consistent copy of `database`, synced to disk. On an error the old copy stays:
+// Unavailable, naming the copy.
 absl::Status CopyDatabase(sqlite3* database, const std::string& path);
 
-// A file to be tried: what GoodCopyOf(path) holds, under a name of its own. NotFound without a copy.
+// Duplicates GoodCopyOf(path) under a new name, so that it can be checked before it is used. NotFound without
+// a copy.
 absl::StatusOr<std::string> DuplicateGoodCopy(const std::string& path);
 
 // Renames the file, and SQLite's files that belong to it, to PATH.damaged-TIME, and `replacement` to PATH.
@@ -28,7 +29,7 @@ absl::StatusOr<std::string> DuplicateGoodCopy(const std::string& path);
 absl::StatusOr<std::string> ReplaceDamaged(const std::string& path, const std::string& replacement,
                                            absl::Time now);
 
-// Holds back other processes that do the same with this file.
+// A lock that keeps other processes from restoring the same file at the same time.
 class RestoringLock {
  public:
   explicit RestoringLock(const std::string& path);

@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenWhole(const std::s
                                                                     const Options& options) {
   // SQLite would make a new database of it.
   if (IsCutToNothing(path)) {
-    return absl::DataLossError(absl::StrCat("state file ", path, ": empty, though there is a copy of it"));
+    return absl::DataLossError(absl::StrCat("state file ", path, ": empty, although a copy of it exists"));
   }
   return OpenAsItIs(path, options);
 }
@@ -143,13 +143,13 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenGoodCopy(const std
     const absl::StatusOr<std::string> kept = ReplaceDamaged(path, *duplicate, absl::Now());
     status = kept.status();
     if (status.ok()) {
-      LogError("the state file is damaged; its last good copy is in its place, and changes since are lost",
+      LogError("the state file is damaged; its last good copy replaces it, and later changes are lost",
                {{"error", Text(damage.message())}, {"kept_as", *kept}});
       return OpenAsItIs(path, options);
     }
   }
   return absl::Status(damage.code(),
-                      absl::StrCat(damage.message(), "; its copy is no better: ", status.message()));
+                      absl::StrCat(damage.message(), "; its copy cannot be used either: ", status.message()));
 }
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::OpenAsItIs(const std::string& path,
@@ -188,12 +188,12 @@ absl::Status SqliteStore::ErrorOf(int code) const {
   switch (code & 0xff) {
     case SQLITE_NOTADB: {
       absl::Status status = absl::FailedPreconditionError(
-          absl::StrCat(message, "; it is damaged or no state file, and has been left as it is"));
+          absl::StrCat(message, "; it is damaged or not a state file, and has been left unchanged"));
       status.SetPayload(kNoDatabase, absl::Cord());
       return status;
     }
     case SQLITE_CORRUPT:
-      return absl::DataLossError(absl::StrCat(message, "; it has been left as it is"));
+      return absl::DataLossError(absl::StrCat(message, "; it has been left unchanged"));
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
     case SQLITE_FULL:
@@ -217,7 +217,7 @@ absl::StatusOr<int64_t> SqliteStore::ReadNumber(const char* sql) {
   if (code == SQLITE_ROW) return statement.Number(0);
   TANDEM_RETURN_IF_ERROR(ErrorOf(code));
   return absl::DataLossError(
-      absl::StrCat("state file ", path_, ": a row is missing; it has been left as it is"));
+      absl::StrCat("state file ", path_, ": a row is missing; it has been left unchanged"));
 }
 
 template <class Body>
@@ -239,7 +239,7 @@ absl::StatusOr<bool> SqliteStore::CheckIsOurs() {
   if (tables == 0 && application == 0 && schema == 0) return false;
   if (application != kApplicationId) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "state file ", path_, " is an SQLite database of another program and has been left as it is"));
+        "state file ", path_, " is an SQLite database of another program and has been left unchanged"));
   }
   if (schema != kSchemaVersion) {
     return absl::FailedPreconditionError(
@@ -273,7 +273,7 @@ absl::Status SqliteStore::CheckWhole() {
     TANDEM_RETURN_IF_ERROR(ErrorOf(code));
     if (code != SQLITE_ROW || check.Bytes(0) != "ok") {
       return absl::DataLossError(absl::StrCat("state file ", path_,
-                                              " is damaged and has been left as it is: ",
+                                              " is damaged and has been left unchanged: ",
                                               code == SQLITE_ROW ? check.Bytes(0) : "it cannot be checked"));
     }
   }
@@ -286,7 +286,7 @@ absl::Status SqliteStore::CheckWhole() {
     TANDEM_ASSIGN_OR_RETURN(const int64_t seals, ReadNumber("SELECT count(*) FROM seals WHERE key != x''"));
     if (!sealed || static_cast<size_t>(seals) == listing.entries.size()) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("state file ", path_, ": ", listing.entries.size(), " values of ",
-                                            seals, " are there; it has been left as it is"));
+                                            seals, " are there; it has been left unchanged"));
   });
 }
 
@@ -314,9 +314,9 @@ absl::Status SqliteStore::WriteSeal(const StoredEntry& entry) {
 
 absl::Status SqliteStore::CheckEntry(const StoredEntry& entry, const std::string& digest, bool sealed) const {
   if (digest.empty() ? !sealed : digest == DigestOf(entry)) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("state file ", path_, ": the value of \"",
-                                          absl::CHexEscape(entry.key.substr(0, 64)),
-                                          "\" is not what was written (SHA-256); it has been left as it is"));
+  return absl::DataLossError(
+      absl::StrCat("state file ", path_, ": the value of \"", absl::CHexEscape(entry.key.substr(0, 64)),
+                   "\" is not what was written (SHA-256); it has been left unchanged"));
 }
 
 absl::Status SqliteStore::EnterWalMode() {

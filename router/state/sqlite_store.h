@@ -16,13 +16,13 @@ struct sqlite3;
 
 namespace tandem::router {
 
-// A store in one SQLite file, on a local disk, that several processes may have open. Transactions are durable
-// when Update returns (write-ahead log, synced at every commit). Changes of other processes are noticed by
-// asking the file every `poll_interval`. Thread-safe.
+// A store in one SQLite file on a local disk, which several processes may have open. Transactions are durable
+// when Update returns (write-ahead log, synced at every commit). The store polls the file every
+// `poll_interval` for changes of other processes. Thread-safe.
 //
-// Every value has a digest beside it, so that a flipped bit is found where SQLite sees none. After
-// changes, and at most every `copy_interval`, PATH.good becomes a copy of the file whose values are all
-// whole. Open puts it in the place of a file that is damaged, which is kept as PATH.damaged-TIME.
+// Every value is stored with a digest, which finds flipped bits that SQLite does not see. After changes, but
+// at most every `copy_interval`, the store checks all values and copies the file to PATH.good. If the file is
+// damaged, Open renames it to PATH.damaged-TIME and puts the copy in its place.
 class SqliteStore final : public RoutingStore {
  public:
   struct Options {
@@ -33,9 +33,9 @@ class SqliteStore final : public RoutingStore {
     absl::Duration copy_interval = absl::Seconds(10);
   };
 
-  // Opens the file, or creates one where there is none or an empty one. A damaged file without a copy
-  // (DataLoss, FailedPrecondition), one of a newer Tandem and another program's (FailedPrecondition) are left
-  // as they are; Unavailable when it cannot be opened or written.
+  // Opens the file, or creates it if it does not exist or is empty. Errors, which leave the file unchanged:
+  // DataLoss or FailedPrecondition for a damaged file without a copy; FailedPrecondition for a file of
+  // another version of Tandem or of another program; Unavailable if the file cannot be opened or written.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const std::string& path, const Options& options);
   static absl::StatusOr<std::unique_ptr<SqliteStore>> Open(const std::string& path) { return Open(path, {}); }
   ~SqliteStore() override;
@@ -49,45 +49,44 @@ class SqliteStore final : public RoutingStore {
   class Statement;
 
   SqliteStore(std::string path, const Options& options, sqlite3* database);
-  // Without its thread.
+  // Opens the store without starting its thread.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenAsItIs(const std::string& path,
                                                                  const Options& options);
   // DataLoss for an empty file that has a copy.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenWhole(const std::string& path,
                                                                 const Options& options);
-  // A file of which opening it said `damage`, in whose place its copy is put.
+  // Replaces a file that could not be opened, because of `damage`, by its good copy.
   static absl::StatusOr<std::unique_ptr<SqliteStore>> OpenGoodCopy(const std::string& path,
                                                                    const Options& options,
                                                                    const absl::Status& damage);
   static bool IsDamage(const absl::Status& status);
 
-  // The status of a call of SQLite's that returned `code`, with the file's name; OK for the codes of success.
+  // The status for SQLite's result `code`, with the file's name; OK for the codes of success.
   absl::Status ErrorOf(int code) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Execute(const char* sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<int64_t> ReadNumber(const char* sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Runs `body` in a transaction that is rolled back when it, or committing, fails.
+  // Runs `body` in a transaction. Rolls it back if `body` or the commit fails.
   template <class Body>
   absl::Status InTransaction(const char* begin, const Body& body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Whether the file is empty, one of ours or (an error) neither; writes nothing.
+  // Whether the file is ours (true) or empty (false); an error if it is neither. Writes nothing.
   absl::StatusOr<bool> CheckIsOurs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Prepare() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status EnterWalMode() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // DataLoss when a page, a value or the number of values is not what was written.
+  // DataLoss if a page, a value or the number of values is not as it was written.
   absl::Status CheckWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether every value has a seal: no version of Tandem without seals wrote last.
+  // Whether every value has a seal. False if a version of Tandem without seals wrote the file last.
   absl::StatusOr<bool> IsSealed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status SealWhatIsNot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteSeal(const StoredEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // DataLoss, naming the key, when the value is not what was written. `digest`: of its seal, empty without
-  // one.
+  // DataLoss, naming the key, if the value is not as it was written. `digest`: the value's seal, or empty.
   absl::Status CheckEntry(const StoredEntry& entry, const std::string& digest, bool sealed) const;
   absl::StatusOr<Listing> ListInTransaction(absl::string_view prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<uint64_t> VersionOf(absl::string_view key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Write(const StoreChange& change, uint64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Notices what other processes change, and copies the file, until `stopping_`.
+  // Until `stopping_`: polls for changes of other processes, and copies the file.
   void Poll();
-  // Makes PATH.good, unless it is of this version already.
+  // Writes PATH.good, unless it has this version already.
   absl::Status Copy() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string path_;

@@ -207,7 +207,7 @@ TEST_F(SqliteStoreTest, DamageIsFoundAndLeftAsItIs) {
     const absl::Status status = OpenError();
     EXPECT_THAT(status.code(), AnyOf(absl::StatusCode::kDataLoss, absl::StatusCode::kFailedPrecondition))
         << status;
-    EXPECT_THAT(status.message(), HasSubstr("left as it is"));
+    EXPECT_THAT(status.message(), HasSubstr("left unchanged"));
     EXPECT_EQ(Content(), damaged);
   }
   WriteContent(whole);

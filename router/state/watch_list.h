@@ -12,14 +12,14 @@
 
 namespace tandem::router {
 
-// Who watches which keys of a store. Thread-safe; outlives its watches.
+// The watches of a store, with the keys that they watch. Thread-safe. Outlives its watches.
 class WatchList {
  public:
   std::unique_ptr<RoutingStore::Watch> Add(std::string prefix, std::function<void()> on_change);
 
-  // Calls every watch that one of the keys concerns, once.
+  // Calls, once, every watch that watches one of the keys.
   void Notify(const std::vector<std::string>& keys);
-  // Calls every watch: something has changed, it is not known what.
+  // Calls every watch, because something unknown has changed.
   void NotifyAll();
 
  private:

@@ -15,10 +15,10 @@
 
 namespace tandem::router::testing {
 
-// A TCP connection to a port of this machine that says what it is told to, and reads what comes.
+// A TCP connection to a port of this machine, which sends and reads raw bytes.
 class HttpConnection {
  public:
-  // Only a test that fails waits as long for what should come.
+  // How long to wait for an answer. Only failing tests wait that long.
   static constexpr int kPatienceSeconds = 30;
 
   explicit HttpConnection(int port, const std::string& request = "")
@@ -36,7 +36,8 @@ class HttpConnection {
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  // Reads until what has come since the last call has `word`, and returns it all; less at the end.
+  // Reads until the bytes since the last call contain `word`, and returns them all; fewer if the connection
+  // ends.
   std::string ReadUntil(absl::string_view word) {
     while (!absl::StrContains(received_, word) && ReadMore()) {
     }
@@ -47,7 +48,7 @@ class HttpConnection {
     }
     return std::exchange(received_, "");
   }
-  // Whether it could be sent.
+  // Returns whether the bytes could be sent.
   bool Send(const std::string& more) {
     return send(socket_, more.data(), more.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(more.size());
   }

@@ -14,11 +14,11 @@
 
 namespace tandem::router::testing {
 
-// A client of the HTTP API that costs little: it streams completions of a port of this machine, each over a
-// connection of its own, and all of them are read by one thread. Connections are kept for further requests.
+// A cheap client of the HTTP API: streams completions from a port of this machine, each over its own
+// connection; one thread reads all of them. Connections are reused for further requests.
 class SseClient {
  public:
-  // Told from the client's thread. `ok`: the stream was whole and ended by itself.
+  // Called on the client's thread. `ok`: the stream was complete and ended by itself.
   struct Callbacks {
     std::function<void()> on_first;
     std::function<void(bool ok, uint32_t chunks)> on_done;
@@ -43,7 +43,7 @@ class SseClient {
 
   int Open();
   void Run();
-  // False when the stream is over, one way or the other.
+  // False if the stream is over, with or without an error.
   bool Read(int socket, Stream& stream);
   static void OnLine(absl::string_view line, Stream& stream);
 

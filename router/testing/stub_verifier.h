@@ -28,7 +28,7 @@ v1::GenerateResponse ChunkEvent(uint32_t offset, absl::string_view text,
                                 v1::TokenSource source = v1::TOKEN_SOURCE_TARGET);
 v1::GenerateResponse FinishedEvent(const v1::VerifierGenerateRequest& request, uint32_t completion_tokens);
 
-// A Verifier service whose calls a test plays by hand, or that answers by itself once given a script.
+// A Verifier service whose calls a test answers by hand, or with a script.
 class StubVerifier final : public v1::Verifier::CallbackService {
  public:
   // One call. Thread-safe.
@@ -39,7 +39,7 @@ class StubVerifier final : public v1::Verifier::CallbackService {
     std::string Metadata(const std::string& key) const;
     void Send(v1::GenerateResponse event) { stream_->Write(std::move(event)); }
     void Finish(absl::Status status) { stream_->Finish(std::move(status)); }
-    // Waits until the call is cancelled from the other side; false after a generous while without that.
+    // Waits until the other side cancels the call; false after a long timeout.
     bool WaitForCancel();
 
    private:
@@ -58,22 +58,22 @@ class StubVerifier final : public v1::Verifier::CallbackService {
   ~StubVerifier() override;
 
   std::string endpoint() const;
-  // Calls that arrive from now on are answered by `script` and not handed to NextCall.
+  // Lets `script` answer calls that arrive from now on; NextCall does not return them.
   void SetScript(Script script);
-  // The next call that arrived and was not taken; null after a generous while without one.
+  // Waits for the next call that nobody has taken; null after a long timeout.
   std::shared_ptr<Call> NextCall();
   int num_calls() const;
   // Breaks every connection at once.
   void Disconnect();
-  // Questions about its health get no answer from now on.
+  // From now on, health checks get no answer.
   void StallHealth() { health_.stalled = true; }
-  // Its health service says that it does not serve, or that it does; at first it has none.
+  // Sets the answer of the health service; before, there is no health service.
   void SetServing(bool serving) { health_.serving = serving ? Serving::kYes : Serving::kNo; }
-  // What GetServerInfo says that runs at once, and 256 that may wait; at first it does not answer.
+  // Sets how many requests GetServerInfo says run at once, and 256 that may wait; before, it does not answer.
   void SetCapacity(uint32_t max_running) { health_.max_running = max_running; }
-  // What GetServerInfo says instead. Before calls.
+  // Sets the whole answer of GetServerInfo instead. Call it before any calls arrive.
   void SetInfo(const v1::ServerInfo& info);
-  // What SwapDrafter was asked, and what it answers.
+  // The requests of SwapDrafter, and its answer.
   std::vector<v1::SwapDrafterRequest> swaps() const;
   void SetSwapAnswer(v1::SwapDrafterResponse answer);
 
@@ -85,7 +85,7 @@ class StubVerifier final : public v1::Verifier::CallbackService {
 
  private:
   enum class Serving { kUnknown, kYes, kNo };
-  // Every other method, the health service's among them.
+  // All other methods, including the health service's.
   class Health final : public grpc::CallbackGenericService {
    public:
     grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;

@@ -8,12 +8,12 @@
 #include "common/base/clock.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
-#include "router/admin_service.h"
-#include "router/readiness_watch.h"
-#include "router/registry_service.h"
-#include "router/router.h"
-#include "router/routing_service.h"
-#include "router/service.h"
+#include "router/admin/admin_service.h"
+#include "router/admin/registry_service.h"
+#include "router/admin/routing_service.h"
+#include "router/serving/readiness_watch.h"
+#include "router/serving/router.h"
+#include "router/serving/service.h"
 #include "tandem/v1/config.pb.h"
 
 namespace tandem::router::testing {
@@ -25,8 +25,8 @@ v1::RouterConfig LettersConfig(const std::vector<std::string>& verifiers);
 // A router of LetterModel, listening on a free port. Its health follows its verifiers.
 class TestRouter {
  public:
-  // `config` is one that resolves, with one model. Encoding goes through `encoder` when it is given.
-  // `feedback`, `tracer`, `live` and `spool` outlive this.
+  // `config` must resolve, and have one model. `encoder`, if given, replaces the model's. `feedback`,
+  // `tracer`, `live` and `spool` outlive this.
   explicit TestRouter(const v1::RouterConfig& config, std::shared_ptr<const PromptEncoder> encoder = nullptr,
                       Feedback* feedback = nullptr, const VerifierPool::Options& verifiers = {},
                       const Tracer& tracer = Tracer::Off(), LiveView* live = nullptr,

@@ -11,10 +11,10 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
-#include "router/authentication.h"
-#include "router/readiness_watch.h"
-#include "router/selection.h"
-#include "router/worker_call.h"
+#include "router/drafters/selection.h"
+#include "router/serving/readiness_watch.h"
+#include "router/serving/worker_call.h"
+#include "router/tenants/authentication.h"
 
 namespace tandem::router {
 namespace {

@@ -5,7 +5,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
-#include "router/router.h"
+#include "router/serving/router.h"
 #include "router/vllm/vllm_stream.h"
 #include "vllm/vllm_engine.grpc.pb.h"
 

@@ -13,7 +13,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
-#include "router/service.h"
+#include "router/serving/service.h"
 #include "router/testing/client_call.h"
 #include "router/testing/stub_verifier.h"
 #include "router/testing/test_router.h"

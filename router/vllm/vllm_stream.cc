@@ -2,9 +2,9 @@
 
 #include "common/base/status_macros.h"
 #include "common/rpc/status.h"
-#include "router/authentication.h"
-#include "router/generation_stream.h"
-#include "router/message_wire.h"
+#include "router/serving/generation_stream.h"
+#include "router/serving/message_wire.h"
+#include "router/tenants/authentication.h"
 
 namespace tandem::router {
 

@@ -13,16 +13,15 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "router/client_stream.h"
-#include "router/generate_call.h"
-#include "router/outputs_call.h"
-#include "router/router.h"
+#include "router/serving/client_stream.h"
+#include "router/serving/generate_call.h"
+#include "router/serving/outputs_call.h"
+#include "router/serving/router.h"
 #include "router/vllm/vllm_wire.h"
 
 namespace tandem::router {
 
-// Generations under way, by tenant and by the id that the client gave them, which several may have.
-// Thread-safe.
+// Running generations, by tenant and the client's request id, which need not be unique. Thread-safe.
 class AbortableCalls {
  public:
   using Key = std::pair<std::string, std::string>;  // Tenant, request id.
@@ -30,7 +29,7 @@ class AbortableCalls {
 
   Entry Add(Key key, std::shared_ptr<OutputsCall> call);
   void Remove(Entry entry);
-  // Cancels those of the key.
+  // Cancels all generations of the key.
   void Abort(const Key& key);
 
  private:
@@ -38,11 +37,11 @@ class AbortableCalls {
   std::multimap<Key, std::shared_ptr<OutputsCall>> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The gRPC side of a VllmEngine.Generate call: the events of an OutputsCall as vLLM's responses. Owned by
-// gRPC from Start to OnDone.
+// The gRPC side of a VllmEngine.Generate call: turns the events of an OutputsCall into vLLM's responses.
+// Owned by gRPC from Start to OnDone.
 class VllmStream final : public grpc::ServerWriteReactor<engine::GenerateResponse>, public ClientStream {
  public:
-  // Serves a call whose request is these bytes; the result goes to gRPC. `calls` outlives it, and has it
+  // Serves a call whose request is `bytes`; the result goes to gRPC. `calls` outlives the call and lists it
   // while it runs.
   static grpc::ServerWriteReactor<engine::GenerateResponse>* Start(Router& router, AbortableCalls& calls,
                                                                    grpc::CallbackServerContext* context,
@@ -67,7 +66,7 @@ class VllmStream final : public grpc::ServerWriteReactor<engine::GenerateRespons
   std::optional<AbortableCalls::Entry> entry_;
   std::optional<VllmAnswer> answer_;   // Once the request is read.
   engine::GenerateResponse response_;  // That is being written.
-  // An event without a response is taken at once, and the call is told so from elsewhere.
+  // Calls OnWriteDone from another thread for an event without a response.
   grpc::Alarm taken_;
 };
 

@@ -22,7 +22,7 @@ absl::Status Invalid(const Parts&... parts) {
 absl::Status CheckKnown(const google::protobuf::Message& message, absl::string_view prefix) {
   const google::protobuf::UnknownFieldSet& unknown = message.GetReflection()->GetUnknownFields(message);
   if (unknown.empty()) return absl::OkStatus();
-  return Invalid(prefix, "field ", unknown.field(0).number(), ": not known here");
+  return Invalid(prefix, "field ", unknown.field(0).number(), ": not supported");
 }
 
 absl::Status RefuseUnsupported(const engine::GenerateRequest& asked) {
@@ -42,10 +42,10 @@ absl::Status RefuseUnsupported(const engine::GenerateRequest& asked) {
   }
   const engine::SamplingParams& params = asked.sampling_params();
   if (params.has_truncate_prompt_tokens()) {
-    return Invalid("sampling_params.truncate_prompt_tokens: prompts are not cut; send one that fits");
+    return Invalid("sampling_params.truncate_prompt_tokens: prompts are not truncated; send one that fits");
   }
   if (params.has_structural_tag()) {
-    return Invalid("sampling_params.structural_tag: not to be had by this service");
+    return Invalid("sampling_params.structural_tag: not supported by this service");
   }
   if (params.has_seed() && params.seed() < -1) {
     return Invalid("sampling_params.seed: ", params.seed(), ", expected at least 0, or -1 for any");

@@ -14,12 +14,12 @@ namespace tandem::router {
 
 namespace engine = ::vllm::grpc::engine;
 
-// The request in Tandem's terms. What vLLM's server takes an absent value for is written out, so that a
-// model's own defaults change nothing. Values are for GenerateCall to judge. InvalidArgument names a field
-// that asks for what Tandem does not do, or one that the protocol had no name for when this was written.
+// Converts a request to Tandem's. Absent values are replaced by the defaults of vLLM's server, so that the
+// model's own defaults do not apply. GenerateCall checks the values. InvalidArgument names a field that asks
+// for something Tandem does not support, or that is unknown to this version of the protocol.
 absl::StatusOr<v1::GenerateRequest> RequestOf(const engine::GenerateRequest& asked);
 
-// The status with fields under the names they have in vLLM's protocol.
+// The status, with field names of vLLM's protocol.
 absl::Status WithVllmNames(const absl::Status& status);
 
 // Turns the events of a generation into responses. Not thread-safe.
@@ -27,7 +27,7 @@ class VllmAnswer {
  public:
   explicit VllmAnswer(const engine::GenerateRequest& asked);
 
-  // What to send for the event; nothing for one that is told later.
+  // The response for the event; nullopt if it is reported with a later one.
   std::optional<engine::GenerateResponse> OnEvent(const v1::GenerateResponse& event);
 
  private:

@@ -29,8 +29,8 @@ from stack import (
 
 DASHBOARDS = ("acceptance", "drafters", "serving", "verifier")
 ALERTS_TEST = pathlib.Path(__file__).with_name("alerts_test.yml")
-METRICS_PAGE = REPOSITORY / "docs" / "metrics.md"
-RUNBOOKS_PAGE = REPOSITORY / "docs" / "operations.md"
+METRICS_PAGE = REPOSITORY / "docs" / "reference" / "metrics.md"
+RUNBOOKS_PAGE = REPOSITORY / "docs" / "operate" / "operations.md"
 # Counters whose series begin with the first event, which a healthy stack does not have; panels of them say so. Their
 # names must be in the services' sources.
 EMPTY_WHEN_HEALTHY = {
@@ -113,10 +113,10 @@ class FilesTest(unittest.TestCase):
         alerts = re.findall(r"- alert: (\w+)", rules)
         self.assertEqual(sorted(headings), sorted(set(alerts)), "a runbook for each alert, and no other")
         for path in GRAFANA.glob("*.json"):
-            linked = set(re.findall(r"docs/operations\.md#(tandem\w+)", path.read_text()))
+            linked = set(re.findall(r"docs/operate/operations\.md#(tandem\w+)", path.read_text()))
             self.assertEqual(linked - anchors, set(), path.name)
         # Each alert has its own, also where two severities share a name.
-        runbooks = re.findall(r"runbook_url: docs/operations\.md#(\w+)", rules)
+        runbooks = re.findall(r"runbook_url: docs/operate/operations\.md#(\w+)", rules)
         self.assertEqual(runbooks, [alert.lower() for alert in alerts])
 
     def test_rules_hold_and_each_alert_fires_and_does_not(self):
@@ -228,20 +228,21 @@ class LiveTest(unittest.TestCase):
             self.assertIn(f'"{name}"', sources)
         documented = set(re.findall(r"^\| `([a-z0-9_:]+)(?:\{|`)", METRICS_PAGE.read_text(), re.MULTILINE))
         for role, names in exposed.items():
-            self.assertEqual(names - documented, set(), f"tandem-{role} has metrics that docs/metrics.md lacks")
+            missing = f"tandem-{role} has metrics that docs/reference/metrics.md lacks"
+            self.assertEqual(names - documented, set(), missing)
         live = set.union(*exposed.values())
 
         def exists(name):
             return name in live or name in EMPTY_WHEN_HEALTHY
 
-        self.assertEqual({name for name in documented if not exists(name)}, set(), "docs/metrics.md")
+        self.assertEqual({name for name in documented if not exists(name)}, set(), "docs/reference/metrics.md")
         recorded = {rule["name"] for rule in self.prometheus.rules("record")}
         for path in [*GRAFANA.glob("*.json"), *PROMETHEUS.glob("*.yml")]:
             used = {family(name) for name in re.findall(r"\b(?:tandem|process)_[a-z0-9_]+(?=[{\[) ])", path.read_text())}
             self.assertEqual({name for name in used if not exists(name)}, set(), path.name)
             rules = set(re.findall(r"\b(?:drafter|instance|model):tandem_\w+:\w+", path.read_text()))
             self.assertEqual(rules - recorded, set(), path.name)
-        pages = [*(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "README.md"]
+        pages = [*(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "README.md"]
         for page in pages:
             used = {family(name) for name in re.findall(r"`(tandem_\w+(?:total|seconds|ratio))\b", page.read_text())}
             self.assertEqual({name for name in used if not exists(name)}, set(), page.name)

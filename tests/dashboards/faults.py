@@ -1,5 +1,5 @@
 """Faults on live processes, one after the other, with a second for every minute of the rules: for each the alert that
-should fire does, and no other. docs/operations.md says how to run it; it takes about six minutes.
+should fire does, and no other. docs/operate/operations.md says how to run it; it takes about six minutes.
 
     wrong         a draft model that takes tokens for others        -> TandemAcceptanceDrop
     slow          a draft model whose passes take a second          -> TandemFallback

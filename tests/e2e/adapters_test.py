@@ -122,7 +122,7 @@ class AdaptersTest(ProcessTest):
         for flags, text in (
             (("--adapter", f"first={self.adapters}/nowhere"), "adapter_config.json"),
             (("--adapter", "first"), "NAME=FOLDER"),
-            ((*self.flags("first"), *self.flags("first")), "a name of its own"),
+            ((*self.flags("first"), *self.flags("first")), "a unique name"),
             ((*self.flags(*NAMES), "--max-adapters", "1"), "--max-adapters"),
         ):
             code, output = check_config([str(BIN_DIR / "tandem-verifier"), "--model", str(MODELS / TARGET), *flags])
@@ -154,7 +154,7 @@ class AdaptersTest(ProcessTest):
     def test_adapters_are_loaded_and_unloaded(self):
         self.start_stack(("--adapters-folder", self.adapters, "--max-adapters", "2"))
         (self.adapters / "empty").mkdir()
-        for folder, text in (("../x", "nothing below"), ("nowhere", "nothing below"), ("empty", "adapter_config.json")):
+        for folder, text in (("../x", "does not exist below"), ("nowhere", "does not exist below"), ("empty", "adapter_config.json")):
             self.assertIn(text, self.command(self.verifier, "adapters", "load", folder, fails=True))
         code = grpc.StatusCode.NOT_FOUND
         expected = {}

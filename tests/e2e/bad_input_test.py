@@ -409,8 +409,8 @@ class CheckConfigTest(ProcessTest):
         models = (("tandem-verifier", TARGET), ("tandem-drafter", "tandem-draft-general-1m"))
         for program, model in models:
             for folder, part in (
-                ("relative", "expected a path from the root"),
-                (self.folder / "no" / "such", "cannot be made"),
+                ("relative", "expected an absolute path"),
+                (self.folder / "no" / "such", "cannot be created"),
                 (everybodys, "everybody can write to it"),
                 (self.folder / ("long" * 20), "expected at most 68"),
             ):

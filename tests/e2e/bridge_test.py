@@ -65,7 +65,7 @@ class BridgeTest(ProcessTest):
                 at_first, rounds_at_first = (sum(entry[index] for entry in expected) for index in (1, 2))
                 # Which rounds come too late for a draft is up to the machine; message for message, unit tests compare.
                 self.assertAlmostEqual(accepted / rounds, at_first / rounds_at_first, delta=0.2)
-                self.drafter.wait_logged("a target's vocabulary is bridged")
+                self.drafter.wait_logged("bridging a target's vocabulary")
                 self.assertIn("3 tokens of the draft model's alone", self.drafter.log)
                 described = self.drafter.info().models[0]
                 bridged = described.bridged_vocabularies[0]
@@ -82,7 +82,7 @@ class BridgeTest(ProcessTest):
     def test_without_the_targets_vocabulary_it_is_refused(self):
         why = self.refused()
         self.assertIn("FAILED_PRECONDITION", why)
-        self.assertIn("no target whose vocabulary the drafter was given", why)
+        self.assertIn("not among the vocabularies that the drafter was given", why)
 
     def test_another_vocabulary_drafts_by_text_for_those_who_allow_it(self):
         folder = renumber(MODELS / f"tandem-draft-{MODEL}", self.folder / "other", without="\u0120the")
@@ -105,8 +105,8 @@ class BridgeTest(ProcessTest):
             ]
         )
         self.assertEqual(status, 0, output)
-        self.assertIn("drafted for by text, for tenants that allow it", output)
-        self.assertIn("the target has not 1 of the draft model's 4090", output)
+        self.assertIn("drafting by text, for tenants that allow it", output)
+        self.assertIn("the target lacks 1 of the draft model's 4090", output)
         self.assertIn("the draft model's \\\"\u0120the\\\"", output)
         status, output = check_config(
             [

@@ -88,12 +88,12 @@ class CalibrationTest(ProcessTest):
         def another_vocabulary(state):
             state.models[0].vocabulary_fingerprint ^= 1
 
-        self.assert_refused(self.changed(another_vocabulary), TARGET, "was learned with another vocabulary")
+        self.assert_refused(self.changed(another_vocabulary), TARGET, "was learned with a vocabulary that is not")
 
         def another_model(state):
             state.models[0].model = "elsewhere"
 
-        self.assert_refused(self.changed(another_model), "elsewhere", f"served here is {TARGET}")
+        self.assert_refused(self.changed(another_model), "elsewhere", f"but this router serves {TARGET}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Draft models that a drafter loads, replaces and unloads, and a router tries, promotes and rolls back, while requests run: no
 output changes, and no request fails.
 
-TANDEM_DRAFT_MODEL_CYCLES: how often, 4 by default; docs/learning.md has the figures of 500."""
+TANDEM_DRAFT_MODEL_CYCLES: how often, 4 by default; docs/operate/learning.md has the figures of 500."""
 
 import json
 import os
@@ -158,9 +158,9 @@ class DraftModelsTest(ProcessTest):
 
     def test_what_makes_no_sense_is_refused(self):
         self.start_stack_with("--models-memory", 30)
-        self.assertIn("nothing below", self.load("../e2e", "1", fails=True))
+        self.assertIn("does not exist below", self.load("../e2e", "1", fails=True))
         self.assertIn("--replace", self.command(self.drafter, "drafters", "load", "--help"))
-        self.assertIn("--models-memory are taken", self.load("tandem-target-15m", "1", fails=True))
+        self.assertIn("--models-memory are in use", self.load("tandem-target-15m", "1", fails=True))
         self.assertIn("last model", self.command(self.drafter, "drafters", "unload", "general-1m", fails=True))
         # A router is not asked to load anything.
         self.assertIn("UNIMPLEMENTED", self.command(self.router, "drafters", "unload", "general-1m", fails=True))

@@ -24,8 +24,8 @@ from security_test import Authority
 from tandem.v1 import admin_pb2, admin_pb2_grpc
 
 SKIPPED = 77
-# What routers that share an etcd have to agree within. docs/operations.md says milliseconds; this is for machines on which
-# etcd's disk, both routers and this test wait for one another. Without watches it would be never.
+# What routers that share an etcd have to agree within. docs/operate/operations.md says milliseconds; this is for machines on
+# which etcd's disk, both routers and this test wait for one another. Without watches it would be never.
 AGREEMENT_SECONDS = 10.0
 PREFIX = "/tandem/v1/routing"
 
@@ -220,7 +220,7 @@ class EtcdTest(ProcessTest):
         third = self.add_router(etcd.address).wait_ready()
         self.assertIsNotNone(self.refused_tokens(third), "a router that starts has no quota of its own")
         etcd.kill()
-        wait_until(lambda: "this router gives its part" in self.second.log, "a router that counts by itself")
+        wait_until(lambda: "this router applies its share" in self.second.log, "a router that counts by itself")
 
     def test_etcd_goes_away_and_comes_back(self):
         etcd = self.add_etcd().start().wait_ready()
@@ -231,7 +231,7 @@ class EtcdTest(ProcessTest):
             etcd.kill()
             for router in self.routers:
                 wait_until(lambda r=router: not self.connected(r), "a router that says so")
-                router.wait_logged("etcd is out of reach")
+                router.wait_logged("etcd is unreachable")
                 self.assertEqual(router.health(), "SERVING")
                 # As it was.
                 self.assertEqual(self.drafter_of(router), DRAFTERS[0])

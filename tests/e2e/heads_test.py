@@ -60,7 +60,7 @@ class HeadTest(ProcessTest):
         return super().start_verifier(*self.sockets, *flags, port=port)
 
     def assert_over_socket(self):
-        self.verifier.wait_logged("a drafter has a socket on this machine")
+        self.verifier.wait_logged("using a drafter's socket on this machine")
 
     def start_router(self, verifiers, drafter_address, flags=(), **tenant):
         config = {
@@ -104,7 +104,7 @@ class HeadsTest(HeadTest):
         # What a drafter has taken can be less than what is on its way.
         self.assertLessEqual(self.drafter.metric("tandem_drafter_feature_bytes_total"), sent)
         wait_until(lambda: self.verifier.metric("tandem_features_waiting_bytes") == 0, "all features to be sent")
-        self.assertNotIn("a drafter has a socket", self.verifier.log)
+        self.assertNotIn("using a drafter's socket", self.verifier.log)
 
     def test_batched_without_a_cache(self):
         """Eight at once and one alone, greedy and sampled, whose prompts no cache has, in numbers of eight bits."""

@@ -244,7 +244,7 @@ class HttpTest(HttpStackTest):
         self.assertEqual([model.id for model in self.client().models.list()], [TARGET])
 
     def test_every_field_is_known_and_documented(self):
-        """OpenAI's as its package has them, and vLLM's: each is read or refused for a reason, and docs/http.md says which."""
+        """Each field of OpenAI's package and of vLLM is read, or refused for a reason. docs/reference/http.md says which."""
         self.start_stack()
         chat = {"messages": [{"role": "user", "content": "x"}]}
         apis = (
@@ -252,7 +252,7 @@ class HttpTest(HttpStackTest):
             ("completions", {"prompt": "x"}, text_params.CompletionCreateParamsBase, VLLM | {"add_special_tokens"}),
             ("responses", {"input": "x"}, response_params.ResponseCreateParamsBase, VLLM_RESPONSES),
         )
-        page = (REPOSITORY / "docs" / "http.md").read_text()
+        page = (REPOSITORY / "docs" / "reference" / "http.md").read_text()
         for path, body, params, more in apis:
             names = params.__annotations__.keys() | more
             self.assertEqual([name for name in sorted(names) if f"`{name}" not in page and f".{name}`" not in page], [])

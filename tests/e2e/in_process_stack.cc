@@ -8,8 +8,8 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/engine.h"
 #include "common/model/target_fingerprint.h"
-#include "router/config.h"
-#include "router/served_model.h"
+#include "router/config/config.h"
+#include "router/models/served_model.h"
 #include "tandem/v1/config.pb.h"
 
 namespace tandem::e2e {

@@ -13,13 +13,13 @@
 #include "common/rpc/constraint_service.h"
 #include "common/rpc/server.h"
 #include "common/tokenizer/tokenizer.h"
-#include "drafter/model_host.h"
-#include "drafter/service.h"
-#include "router/router.h"
-#include "router/service.h"
+#include "drafter/models/model_host.h"
+#include "drafter/rpc/service.h"
+#include "router/serving/router.h"
+#include "router/serving/service.h"
 #include "tests/e2e/next_token_target.h"
-#include "verifier/engine_loop.h"
-#include "verifier/service.h"
+#include "verifier/rpc/engine_loop.h"
+#include "verifier/rpc/service.h"
 
 namespace tandem::e2e {
 

@@ -88,7 +88,7 @@ class LearningTest(ProcessTest):
 
         self.assertIn("pass over", self.command(self.router, "tenants", "forget", "acme", "--request", "request-1"))
         self.assertEqual([record.request_id for record in self.recorded()], ["request-2"])
-        self.assertIn("the key is gone", self.command(self.router, "tenants", "forget", "acme"))
+        self.assertIn("the key is deleted", self.command(self.router, "tenants", "forget", "acme"))
         self.assertEqual(self.recorded(), [])
         self.assertEqual(list(self.keys.iterdir()), [])
         self.command(self.router, "tenants", "set", "acme", "--record-traffic", "false")

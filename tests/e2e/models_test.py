@@ -183,7 +183,7 @@ class ModelsTest(ProcessTest):
         )
         registered(2)
         expected = self.outputs(router)
-        for folder, text in (("../e2e", "nothing below"), ("nowhere", "nothing below"), ("tandem-eagle3-15m", "head")):
+        for folder, text in (("../e2e", "does not exist below"), ("nowhere", "does not exist below"), ("tandem-eagle3-15m", "head")):
             self.assertIn(text, self.command(verifier, "models", "load", folder, fails=True))
         self.assertIn("already", self.command(verifier, "models", "load", f"{TARGET}", fails=True))
         self.assertIn("last model", self.command(verifier, "models", "unload", TARGET, fails=True))

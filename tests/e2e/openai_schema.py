@@ -17,7 +17,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
 WHOLE = {"/v1/chat/completions": ChatCompletion, "/v1/completions": Completion, "/v1/responses": Response}
-# Ours and vLLM's, beside OpenAI's fields: docs/http.md tells of them.
+# Ours and vLLM's, beside OpenAI's fields: docs/reference/http.md tells of them.
 EXTENSIONS = {"tandem", "stop_reason", "token_ids", "prompt_logprobs", "reasoning_content", "max_model_len"}
 # OpenAI's, of a response and of the end of a call, which not every version of its package has.
 EXTENSIONS |= {"store", "name"}

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "common/speculation/window_policy.h"
+#include "common/speculation/policies/window_policy.h"
 #include "gmock/gmock.h"
 #include "tests/e2e/generation_fixture.h"
 

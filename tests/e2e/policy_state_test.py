@@ -12,7 +12,7 @@ import grpc
 from processes import DRAFTERS, PATIENCE_SECONDS, TARGET, ProcessTest, request_for, wait_until
 from tandem.v1 import state_pb2, verifier_pb2, verifier_pb2_grpc
 
-# common/speculation/qlearning_state.h.
+# common/speculation/policies/qlearning_state.h.
 HEADER = struct.Struct("<2sBBIII")
 
 

@@ -394,7 +394,7 @@ class QueueTest(ProcessTest):
         wait_until(
             lambda: self.verifier.metric("tandem_verifier_waiting_requests") == 1, "the second one to wait"
         )
-        self.assert_exhausted(self.generate(request_for("Three")), "as many as its verifiers take")
+        self.assert_exhausted(self.generate(request_for("Three")), "which is all that its verifiers take")
         running.call.cancel()
         self.assertEqual(len(waiting.read().tokens), 4)
 
@@ -411,7 +411,7 @@ class QueueTest(ProcessTest):
         wait_until(lambda: self.router.metric("tandem_router_places") == 2, "the router to know what there is room for")
         first = self.generate(request_for(max_tokens=ENDLESS)).read(1)
         second = self.generate(request_for(max_tokens=ENDLESS)).read(1)
-        self.assert_exhausted(self.generate(request_for()), "as many as its verifiers take")
+        self.assert_exhausted(self.generate(request_for()), "which is all that its verifiers take")
         first.call.cancel()
         second.call.cancel()
 

@@ -110,7 +110,7 @@ class RegistrationTest(ProcessTest):
         drafter = self.start_drafter([DRAFTER], flags=(*self.registering(router), *sockets)).wait_ready()
         self.wait_registered(router, 1, 1)
         self.drafted_output(router)
-        verifier.wait_logged("a drafter has a socket on this machine")
+        verifier.wait_logged("using a drafter's socket on this machine")
         (socket,) = (self.folder / "sockets").iterdir()
         (listed,) = (server for server in self.listed_servers(router) if server["role"] == "drafter")
         self.assertEqual(listed["address"], drafter.address)
@@ -181,7 +181,7 @@ class RegistrationTest(ProcessTest):
             server.send(signal.SIGTERM)
             self.wait_registered(router, *left)  # Long before the lease ends.
             self.assertEqual(server.wait(), 0, server.log)
-        self.assertEqual(len(words(router.log, "server has left")), 2)
+        self.assertEqual(len(words(router.log, "server left")), 2)
 
         short = self.start_open_router(name="short").wait_ready()
         verifier = self.start_verifier(*self.registering(short)).wait_ready()
@@ -190,7 +190,7 @@ class RegistrationTest(ProcessTest):
         for server in (drafter, verifier):
             server.kill()
         self.wait_registered(short, 0, 0)
-        self.assertEqual(len(words(short.log, "server is gone")), 2)
+        self.assertEqual(len(words(short.log, "server gone")), 2)
 
     def test_a_server_that_stands_still_is_gone_and_comes_back(self):
         router = self.start_open_router().wait_ready()
@@ -207,7 +207,7 @@ class RegistrationTest(ProcessTest):
         port = fixed_port()
         address = f"127.0.0.1:{port}"
         verifier = self.start_verifier(*self.registering(address)).wait_ready()
-        wait_until(lambda: words(verifier.log, "not registered"), "a warning")
+        wait_until(lambda: words(verifier.log, "registration failed"), "a warning")
         self.assertEqual(verifier.health(), "SERVING")
         self.assertEqual(verifier.metric("tandem_registered_routers"), 0)
         router = self.start_open_router(port=port).wait_ready()
@@ -225,7 +225,7 @@ class RegistrationTest(ProcessTest):
         router.wait_ready()
 
         def refusal(server, *parts):
-            entry = wait_until(lambda: words(server.log, "not registered"), "a refusal")[0]
+            entry = wait_until(lambda: words(server.log, "registration failed"), "a refusal")[0]
             for part in parts:
                 self.assertIn(part, entry["error"])
             self.assertEqual(server.health(), "SERVING")
@@ -255,7 +255,7 @@ class RegistrationTest(ProcessTest):
         # Nobody may where nobody is asked to.
         closed = self.start_router([first.address], "127.0.0.1:1").wait_ready()
         other = self.start_verifier(*self.registering(closed)).wait_ready()
-        refusal(other, "takes no registrations", "registration: {verifiers: true}")
+        refusal(other, "accepts no registrations", "registration: {verifiers: true}")
 
     def other_vocabulary(self, model):
         folder = self.folder / "vocabulary"
@@ -334,7 +334,7 @@ class RegistrationTest(ProcessTest):
             self.assertEqual(len(generation.tokens), 32)
         impostor = self.start(*drafter, *tls("verifier"), "--register-name", "impostor")
         impostor.wait_ready()
-        entry = wait_until(lambda: words(impostor.log, "not registered"), "a refusal")[0]
+        entry = wait_until(lambda: words(impostor.log, "registration failed"), "a refusal")[0]
         self.assertEqual(entry["code"], "PERMISSION_DENIED")
 
     def start_pair(self, etcd, **options):
@@ -358,10 +358,10 @@ class RegistrationTest(ProcessTest):
         time.sleep(3 * TTL_SECONDS)
         for router in (self.first, self.second):
             self.assertEqual((self.registered(router, "verifier"), self.registered(router, "drafter")), (1, 1))
-            self.assertEqual(words(router.log, "server is gone"), [])
+            self.assertEqual(words(router.log, "server gone"), [])
         # A name is taken on whichever router.
         other = self.start_verifier(*self.registering(self.second), "--register-name", verifier.address).wait_ready()
-        entry = wait_until(lambda: words(other.log, "not registered"), "a refusal")[0]
+        entry = wait_until(lambda: words(other.log, "registration failed"), "a refusal")[0]
         self.assertIn(verifier.address, entry["error"])
         drafter.send(signal.SIGTERM)
         for router in (self.first, self.second):
@@ -369,7 +369,7 @@ class RegistrationTest(ProcessTest):
         verifier.kill()
         # And is free again.
         for router in (self.first, self.second):
-            wait_until(lambda r=router: words(r.log, "server is gone") != [], "the end of the lease")
+            wait_until(lambda r=router: words(r.log, "server gone") != [], "the end of the lease")
             self.wait_registered(router, 1, 0)
             self.assertEqual(self.output(router).output, expected)
         self.assertIn("registered", other.log)
@@ -399,7 +399,7 @@ class RegistrationTest(ProcessTest):
         time.sleep(3 * TTL_SECONDS)
         for router in (self.first, self.second):
             self.assertEqual((self.registered(router, "verifier"), self.registered(router, "drafter")), (1, 1))
-            self.assertEqual(words(router.log, "server is gone"), [])
+            self.assertEqual(words(router.log, "server gone"), [])
             self.assertEqual(self.output(router).output, expected)
 
 

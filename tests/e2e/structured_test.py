@@ -75,7 +75,7 @@ REGEXES = (
 
 
 def random_schema(rng, depth=0):
-    """A schema of what docs/structured.md lists, whose outputs are short."""
+    """A schema of what docs/reference/structured.md lists, whose outputs are short."""
     kinds = ["integer", "string", "boolean", "null", "enum", "number"]
     if depth < 3:
         kinds += ["object", "array", "anyOf", "object"]
@@ -240,7 +240,7 @@ class StructuredTest(ProcessTest):
         self.assertIn(tandem("--choice", "left", "--choice", "right")[1].strip(), ("left", "right"))
         code, _, errors = tandem("--regex", "a", "--json-object")
         self.assertEqual(code, 2)
-        self.assertIn("expected one kind", errors)
+        self.assertIn("expected at most one of these", errors)
         code, _, errors = tandem("--json-schema", str(self.folder / "missing.json"))
         self.assertEqual(code, 2)
         self.assertIn("missing.json", errors)

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
-#include "common/rpc/certificates_fixture.h"
 #include "common/rpc/security.h"
+#include "common/rpc/testing/certificates_fixture.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tandem::fuzz {

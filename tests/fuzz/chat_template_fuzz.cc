@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/tokenizer/chat_template.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz_target.h"
 

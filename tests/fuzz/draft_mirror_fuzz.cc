@@ -5,7 +5,7 @@
 #include <map>
 
 #include "tests/fuzz/fuzz_target.h"
-#include "verifier/draft_mirror.h"
+#include "verifier/session/draft_mirror.h"
 
 namespace tandem::fuzz {
 namespace {

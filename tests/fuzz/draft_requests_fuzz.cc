@@ -2,8 +2,8 @@
 // for as before, and nothing is left of a link that is closed.
 
 #include "common/rpc/draft_wire.h"
-#include "drafter/draft_test_peer.h"
-#include "drafter/score_wire.h"
+#include "drafter/rpc/score_wire.h"
+#include "drafter/testing/draft_test_peer.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tandem::fuzz {

@@ -3,7 +3,7 @@
 
 #include "common/rpc/draft_wire.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "verifier/scheduler_test_fixture.h"
+#include "verifier/testing/scheduler_test_fixture.h"
 
 namespace tandem::fuzz {
 namespace {

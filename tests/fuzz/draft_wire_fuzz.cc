@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/draft_wire.h"
-#include "drafter/score_wire.h"
+#include "drafter/rpc/score_wire.h"
 #include "google/protobuf/text_format.h"
 #include "tests/fuzz/fuzz_target.h"
 

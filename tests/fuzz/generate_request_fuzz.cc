@@ -9,13 +9,13 @@
 #include "common/rpc/status.h"
 #include "google/protobuf/text_format.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "router/message_wire.h"
-#include "router/request.h"
-#include "router/served_model.h"
+#include "router/models/served_model.h"
+#include "router/serving/message_wire.h"
+#include "router/serving/request.h"
 #include "router/vllm/vllm_wire.h"
 #include "tandem/v1/generation.grpc.pb.h"  // By which gRPC takes messages of protobuf.
 #include "tests/fuzz/fuzz_target.h"
-#include "verifier/request_wire.h"
+#include "verifier/rpc/request_wire.h"
 
 namespace tandem::fuzz {
 namespace {

@@ -3,10 +3,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/gguf/gguf_file.h"
-#include "common/gguf/gguf_writer.h"
+#include "common/gguf/testing/gguf_writer.h"
 #include "common/model/gguf_config.h"
 #include "common/model/model.h"
-#include "common/model/model_folder_fixture.h"
+#include "common/model/testing/model_folder_fixture.h"
 #include "common/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -8,13 +8,13 @@
 #include "absl/types/span.h"
 #include "common/rpc/connection_frames.h"
 #include "common/rpc/dns_name.h"
-#include "common/rpc/raw_http2_fixture.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
-#include "common/tokenizer/unicode.h"
+#include "common/rpc/testing/raw_http2_fixture.h"
+#include "common/tokenizer/unicode/unicode.h"
 #include "common/tracing/trace_context.h"
 #include "grpcpp/support/status.h"
-#include "router/etcd/etcd_address.h"
+#include "router/state/etcd/etcd_address.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tandem::fuzz {

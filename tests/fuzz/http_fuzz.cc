@@ -16,7 +16,7 @@
 #include "router/http/openai_answer.h"
 #include "router/http/openai_request.h"
 #include "router/http/responses_request.h"
-#include "router/request.h"
+#include "router/serving/request.h"
 #include "router/testing/letter_encoder.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -1,7 +1,7 @@
 // Every reader of JSON there is, on the same text: they agree on what is JSON.
 
 #include "common/grammar/json_schema_check.h"
-#include "common/model/strict_json.h"
+#include "common/model/config/strict_json.h"
 #include "common/tokenizer/json_view.h"
 #include "nlohmann/json.hpp"
 #include "router/http/openai_json.h"

@@ -2,10 +2,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "common/model/family_fixture.h"
 #include "common/model/lora_adapter.h"
-#include "common/model/lora_fixture.h"
 #include "common/model/tensor_convert.h"
+#include "common/model/testing/family_fixture.h"
+#include "common/model/testing/lora_fixture.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tandem::fuzz {

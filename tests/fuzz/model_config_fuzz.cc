@@ -2,8 +2,8 @@
 // adapter_config.json.
 
 #include "absl/strings/str_cat.h"
-#include "common/model/lora_config.h"
-#include "common/model/model_config.h"
+#include "common/model/config/lora_config.h"
+#include "common/model/config/model_config.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz_target.h"
 

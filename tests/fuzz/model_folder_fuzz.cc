@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/model.h"
-#include "common/model/model_folder_fixture.h"
-#include "common/model/quantized_fixture.h"
+#include "common/model/testing/model_folder_fixture.h"
+#include "common/model/testing/quantized_fixture.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tandem::fuzz {

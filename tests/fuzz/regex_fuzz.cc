@@ -1,7 +1,7 @@
 // Patterns of tokenizer files, which are translated for PCRE2, and texts that they are matched against.
 
 #include "common/tokenizer/regex.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -4,8 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/config/yaml_proto.h"
-#include "router/config.h"
-#include "router/tenants_file.h"
+#include "router/config/config.h"
+#include "router/state/tenants_file.h"
 #include "tandem/v1/config.pb.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the libFuzzer programs and runs them, one after another or several at a time. See docs/testing.md.
+# Builds the libFuzzer programs and runs them, one after another or several at a time. See docs/inside/testing.md.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -1,7 +1,7 @@
 // Files in the safetensors format: every tensor that a file is said to have lies within it.
 
-#include "common/model/model_folder_fixture.h"
 #include "common/model/safetensors.h"
+#include "common/model/testing/model_folder_fixture.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tandem::fuzz {

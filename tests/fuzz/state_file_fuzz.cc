@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
-#include "router/learned_state.h"
-#include "router/policy_memory.h"
+#include "router/drafters/learned_state.h"
+#include "router/drafters/policy_memory.h"
 #include "router/state/open_store.h"
 #include "router/state/routing_state.h"
 #include "router/state/sqlite_store.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/tokenizer/text_bridge.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz_target.h"
 

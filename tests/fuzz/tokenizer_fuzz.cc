@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/tokenizer/streaming_decoder.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/unicode/unicode.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/window_policy_file.h"
-#include "common/speculation/qlearning_state.h"
-#include "common/speculation/window_policy.h"
+#include "common/speculation/policies/qlearning_state.h"
+#include "common/speculation/policies/window_policy.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tandem::fuzz {

@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/target_fingerprint.h"
-#include "drafter/draft_core.h"
+#include "drafter/drafting/draft_core.h"
 #include "gtest/gtest.h"
-#include "verifier/held_adapters.h"
-#include "verifier/scheduler.h"
+#include "verifier/scheduler/scheduler.h"
+#include "verifier/session/held_adapters.h"
 
 // For tests: requests from their submission to their last token, without the wire.
 

@@ -11,8 +11,8 @@
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/testing/host_ops.h"
-#include "common/model/family_fixture.h"
-#include "common/model/lora_fixture.h"
+#include "common/model/testing/family_fixture.h"
+#include "common/model/testing/lora_fixture.h"
 #include "gtest/gtest.h"
 #include "tests/gpu/engine_pair.h"
 
@@ -80,7 +80,7 @@ TEST_P(FamilySpeculation, OutputsOfAGpuAreThoseWithoutIt) {
   const auto model = MakeFamilyModel(GetParam(), TensorView::DType::kBF16);
   ASSERT_NE(model, nullptr);
   const BlockDescription& block = model->config().block;
-  if (!OnlyOnProcessors(block).empty()) GTEST_SKIP() << "refused: docs/models.md";
+  if (!OnlyOnProcessors(block).empty()) GTEST_SKIP() << "refused: docs/reference/models.md";
   ExpectSameWithDrafts({*model, OnEmulatedGpu(*model), OnCpu(model, WeightType::kInt8)},
                        Requests(model->config()), /*least_accepted=*/3);
 }

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
-#include "common/engine/cpu/random_model.h"
+#include "common/engine/cpu/testing/random_model.h"
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/cuda_medusa_engine.h"
 #include "common/engine/cuda/testing/host_ops.h"

@@ -1,5 +1,5 @@
-"""The rows of docs/security.md's table: who tries what. Each is an attack of attacks.py on a running router, with what it
-may cost."""
+"""The rows of docs/operate/security.md's table: who tries what. Each is an attack of attacks.py on a running router, with
+what it may cost."""
 
 import dataclasses
 

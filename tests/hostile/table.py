@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the table of docs/security.md. Runs each row's attack on its own router and verifier on loopback, while another
-tenant sends calls. Prints the latency of these calls before, during and after the attack, and the router's memory.
+"""Makes the table of docs/operate/security.md. Runs each row's attack on its own router and verifier on loopback, while
+another tenant sends calls. Prints the latency of these calls before, during and after the attack, and the router's
+memory.
 
     tests/e2e/run_python_test.py --work-dir build/dev/e2e --bin-dir build/dev/bin tests/hostile/table.py -- --seconds 8
 

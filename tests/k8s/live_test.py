@@ -253,7 +253,7 @@ class DemoTest(ProcessTest):
         request.speculation.drafter = "eagle3"
         request.speculation.window_policy = "fixed"
         self.assertEqual(self.drafted(request, token=DEMO_TOKEN)[-1].stats.drafter, "eagle3")
-        self.running["verifier"].wait_logged("a drafter has a socket on this machine")
+        self.running["verifier"].wait_logged("using a drafter's socket on this machine")
 
         for scaler in render("overlays/ha").by_kind["ScaledObject"]:
             query = scaler["spec"]["triggers"][0]["metadata"]["query"]

@@ -1,7 +1,7 @@
 """Clients of the routers, for pods.py: generate until standard input ends, then print what came of it as JSON.
 
 No request is sent twice, except after a router was lost: then the client goes on, at the next router, where the stream
-broke off (docs/failures.md). Every output is compared with the first one of its prompt.
+broke off (docs/operate/failures.md). Every output is compared with the first one of its prompt.
 """
 
 import argparse

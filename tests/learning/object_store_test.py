@@ -197,7 +197,7 @@ class ObjectStoreTest(unittest.TestCase):
         key = "spools/router-0/acme/tombstones"
         stones = self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
         self.client.put_object(Bucket=BUCKET, Key=key, Body=stones[:-1])
-        with self.assertRaisesRegex(spool.SpoolError, f"s3://{BUCKET}/{key}: byte 64: no tombstone"):
+        with self.assertRaisesRegex(spool.SpoolError, f"s3://{BUCKET}/{key}: byte 64: expected a tombstone"):
             self.ids()
         for url in ("s3://", "s3:///x", "s3://Bucket/x", "https://x/y"):
             with self.assertRaisesRegex(spool.SpoolError, "expected s3://BUCKET/PREFIX"):

@@ -134,7 +134,7 @@ class SpoolTest(unittest.TestCase):
         self.assertEqual(self.damage.deleted_records, 1)
         stones = self.fixture.folder / "tombstones"
         stones.write_bytes(stones.read_bytes()[:-1])
-        with self.assertRaisesRegex(spool.SpoolError, "no tombstone"):
+        with self.assertRaisesRegex(spool.SpoolError, "expected a tombstone"):
             self.fixture.read()
 
     def test_tokens_are_checked(self):

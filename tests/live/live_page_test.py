@@ -409,7 +409,7 @@ class LivePageTest(ProcessTest):
         # Unless the page has just tried again by itself, when the button is gone.
         page.evaluate("() => { const retry = document.getElementById('retry'); if (!retry.hidden) retry.click(); }")
         self.wait_status(page, "Live")
-        self.assertIn("started anew", page.locator("#notice").inner_text())
+        self.assertIn("was restarted", page.locator("#notice").inner_text())
         page.keyboard.press("f")
         self.wait_shown(page, endless.started.request_id, "lost")
         self.show(page, asking(max_tokens=8))
@@ -436,7 +436,7 @@ class LivePageTest(ProcessTest):
         self.assertIsNone(self.router.live_port)
         router = self.start_router([self.verifier.address], self.drafter.address, flags=("--live-all",))
         self.assertEqual(router.close(), 2)
-        self.assertIn("expected --live-listen too", router.log)
+        self.assertIn("expected --live-listen as well", router.log)
         self.servers.remove(router)
         router = self.start_router(
             [self.verifier.address], self.drafter.address, flags=(LISTEN, "0.0.0.0:0")

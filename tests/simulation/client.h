@@ -11,8 +11,8 @@
 #include "tests/simulation/event_queue.h"
 #include "tests/simulation/findings.h"
 #include "tests/simulation/session_owner.h"
-#include "verifier/reference_output.h"
-#include "verifier/session.h"
+#include "verifier/session/session.h"
+#include "verifier/testing/reference_output.h"
 
 namespace tandem::simulation {
 

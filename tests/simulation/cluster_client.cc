@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/rpc/sampling_wire.h"
-#include "verifier/request_wire.h"
+#include "verifier/rpc/request_wire.h"
 
 namespace tandem::simulation {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/registry/testing/registrations.h"
-#include "router/request.h"
+#include "router/serving/request.h"
 
 namespace tandem::simulation {
 namespace {
@@ -139,7 +139,7 @@ void RouterMachine::Begin(const std::shared_ptr<RpcCall>& rpc) {
       if (gone == nullptr) return;
       const bool late = clock().Now() >= gone->deadline - kDeadlineTolerance;
       End(id, late ? absl::DeadlineExceededError("the call's deadline has passed")
-                   : absl::CancelledError("the client cancelled the call or is gone"));
+                   : absl::CancelledError("the client cancelled the call or disconnected"));
     });
   });
   StartAttempt(id);

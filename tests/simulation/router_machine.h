@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "router/failover.h"
+#include "router/models/served_model.h"
 #include "router/registry/registrar.h"
-#include "router/relay.h"
-#include "router/retry_budget.h"
-#include "router/served_model.h"
-#include "router/verifier_choice.h"
-#include "router/verifier_traits.h"
+#include "router/serving/relay.h"
+#include "router/verifiers/failover.h"
+#include "router/verifiers/retry_budget.h"
+#include "router/verifiers/verifier_choice.h"
+#include "router/verifiers/verifier_traits.h"
 #include "tests/simulation/event_queue.h"
 #include "tests/simulation/findings.h"
 #include "tests/simulation/random.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/speculation/window_policy.h"
+#include "common/speculation/policies/window_policy.h"
 #include "tests/simulation/random.h"
 
 namespace tandem::simulation {

@@ -2,7 +2,7 @@
 
 #include "absl/status/status.h"
 #include "tests/simulation/event_queue.h"
-#include "verifier/session.h"
+#include "verifier/session/session.h"
 
 namespace tandem::simulation {
 

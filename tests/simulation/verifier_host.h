@@ -13,7 +13,7 @@
 #include "tests/simulation/rpc.h"
 #include "tests/simulation/session_owner.h"
 #include "tests/simulation/verifier_machine.h"
-#include "verifier/request_wire.h"
+#include "verifier/rpc/request_wire.h"
 
 namespace tandem::simulation {
 

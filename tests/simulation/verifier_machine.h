@@ -11,8 +11,8 @@
 #include "tests/simulation/findings.h"
 #include "tests/simulation/random.h"
 #include "tests/simulation/session_owner.h"
-#include "verifier/drafter_pools.h"
-#include "verifier/scheduler.h"
+#include "verifier/scheduler/drafter_pools.h"
+#include "verifier/scheduler/scheduler.h"
 
 namespace tandem::simulation {
 

@@ -88,7 +88,7 @@ def _await_shown(cluster, certificates):
 
 def certificates(run):
     """Certificates of all parts are replaced under load, and in the long form the authority too, in the three steps of
-    docs/operations.md. Every request has a connection of its own, so that each one is a handshake."""
+    docs/operate/operations.md. Every request has a connection of its own, so that each one is a handshake."""
     if shutil.which("openssl") is None:
         raise Skipped("there is no openssl on this machine")
     names = {"general-1m": "drafter", "verifier-0": "verifier", "verifier-1": "verifier", "router-0": "router"}

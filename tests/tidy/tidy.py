@@ -182,6 +182,58 @@ def check_includes(tree):
             yield Finding(path, found[0][0], f"the own header comes first: {own_header}")
 
 
+def room_of(path):
+    """The folder of a source of the product, of which the room's README speaks; nothing for tests."""
+    own = path.split("/")
+    is_product = own[0] in SERVICES + ("common",) and "testing" not in own and not path.endswith("_test.cc")
+    return os.path.dirname(path) if is_product and path.endswith((".h", ".cc", ".cu", ".cuh")) else None
+
+
+def circle(uses):
+    """A way through the folders of `uses`, a map from each to those that it uses, that ends where it began."""
+    done = set()
+
+    def visit(folder, way):
+        if folder in way:
+            return way[way.index(folder) :] + [folder]
+        if folder in done:
+            return None
+        for other in sorted(uses.get(folder, ())):
+            found = visit(other, way + [folder])
+            if found:
+                return found
+        done.add(folder)
+        return None
+
+    return next(filter(None, (visit(folder, []) for folder in sorted(uses))), None)
+
+
+def check_rooms(tree):
+    """Each folder of sources has a README that names the folders beside it that it uses, and they form no circle."""
+    uses = {}
+    for path in tree.paths:
+        if room := room_of(path):
+            uses.setdefault(room, set())
+            included = (os.path.dirname(name) for _, name, quoted in includes(tree, path) if quoted)
+            uses[room].update(folder for folder in included if folder.split("/")[0] in SERVICES + ("common",))
+    for room in uses:
+        uses[room].discard(room)
+        readme = f"{room}/README.md"
+        if not tree.exists(readme):
+            yield Finding(room, 1, "a folder of sources has a README.md: what it is for, 'Uses: ...', 'Start at: ...'")
+            continue
+        named = re.search(r"^Uses: (.+)\.$", tree.text(readme), re.MULTILINE)
+        listed = set(re.findall(r"[\w/]+/[\w/]+", named[1])) if named else set()
+        top = room.split("/")[0]
+        used = {folder for folder in uses[room] if folder.startswith(top + "/")}
+        for folder in sorted(used - listed):
+            yield Finding(readme, 1, f"'Uses:' does not name {folder}")
+        for folder in sorted(listed - used):
+            yield Finding(readme, 1, f"'Uses:' names {folder}, which is not used")
+    if way := circle(uses):
+        yield Finding(way[0], 1, f"folders include one another in a circle: {' -> '.join(way)}")
+
+
 def check_headers(tree):
     for path in tree.select(".h", ".cuh"):
         if not re.search(r"^#pragma once$", tree.text(path), re.MULTILINE):
@@ -340,6 +392,19 @@ def check_links(tree):
                     yield Finding(path, number, f"no heading for the anchor: {link}")
 
 
+def check_mentions(tree):
+    """Pages that code, tests, manifests and messages name by their path."""
+    for path in tree.paths:
+        if path.endswith(BINARY_SUFFIXES) or DATA_FOLDERS.search(path) or path.startswith("tests/tidy/"):
+            continue
+        for number, line in tree.lines(path):
+            for page, anchor in re.findall(r"(?<![\w/.-])(docs/[\w./-]+\.md)(?:#([\w-]+))?", line):
+                if not tree.exists(page):
+                    yield Finding(path, number, f"there is no {page}")
+                elif anchor and anchor not in anchors(tree, page):
+                    yield Finding(path, number, f"{page} has no heading for #{anchor}")
+
+
 def check_commands(tree):
     """Scripts and binaries that documents tell a reader to run."""
     binaries = set()
@@ -368,6 +433,7 @@ def check_commands(tree):
 
 CHECKS = (
     check_includes,
+    check_rooms,
     check_headers,
     check_sizes,
     check_format,
@@ -375,6 +441,7 @@ CHECKS = (
     check_connections,
     check_text,
     check_links,
+    check_mentions,
     check_commands,
 )
 

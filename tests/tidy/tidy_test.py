@@ -43,7 +43,7 @@ class TidyTest(unittest.TestCase):
             "common/config/c.h": '#pragma once\n#include "common/metrics/m.h"\n',
             "common/metrics/m.h": header,
             "drafter/drafter.h": header,
-            "router/router.cc": '#include "drafter/drafter.h"\n#include "router/none.h"\n#include "../x.h"\n',
+            "router/serving/router.cc": '#include "drafter/drafter.h"\n#include "router/none.h"\n#include "../x.h"\n',
         }
         self.assert_finds(
             tidy.check_includes,
@@ -62,6 +62,28 @@ class TidyTest(unittest.TestCase):
         }
         self.assert_finds(tidy.check_includes, files, "common/odd has no tier")
 
+    def test_rooms(self):
+        good = {
+            "router/config/config.h": "#pragma once\n",
+            "router/config/README.md": "Uses: common.\n",
+            "router/state/state.h": '#pragma once\n#include "router/config/config.h"\n',
+            "router/state/README.md": "Uses: router/config; common.\n",
+            "router/state/state_test.cc": '#include "router/serving/serving.h"\n',
+        }
+        self.assert_finds(tidy.check_rooms, good)
+        circle = good | {"router/config/config.h": '#pragma once\n#include "router/state/state.h"\n'}
+        circle["router/config/README.md"] = "Uses: router/state.\n"
+        self.assert_finds(
+            tidy.check_rooms, circle, "in a circle: router/config -> router/state -> router/config"
+        )
+        self.assert_finds(
+            tidy.check_rooms,
+            good | {"router/config/README.md": "Uses: router/admin.\n", "router/state/README.md": "Uses: common.\n"},
+            "'Uses:' names router/admin, which is not used",
+            "'Uses:' does not name router/config",
+        )
+        self.assert_finds(tidy.check_rooms, {"router/x/x.h": "#pragma once\n"}, "has a README.md")
+
     def test_wire_includes(self):
         include = '#include "tandem/v1/types.pb.h"\n#include <grpcpp/grpcpp.h>\n'
         good = {
@@ -69,9 +91,9 @@ class TidyTest(unittest.TestCase):
         }
         self.assert_finds(tidy.check_includes, good)
         self.assert_finds(
-            tidy.check_includes, {"verifier/scheduler.cc": include}, "only RPC shells", "only RPC shells"
+            tidy.check_includes, {"verifier/scheduler/scheduler.cc": include}, "only RPC shells", "only RPC shells"
         )
-        self.assert_finds(tidy.check_includes, {"router/relay.cc": include}, "grpcpp/grpcpp.h")
+        self.assert_finds(tidy.check_includes, {"router/serving/relay.cc": include}, "grpcpp/grpcpp.h")
         self.assert_finds(
             tidy.check_includes, {"common/engine/wire.cc": include}, "only RPC shells", "only RPC shells"
         )
@@ -144,6 +166,13 @@ class TidyTest(unittest.TestCase):
         self.assert_finds(tidy.check_links, good)
         bad = {"docs/a.md": "[b](b.md)\n[c](../c.md#none)\n", "c.md": "# C\n"}
         self.assert_finds(tidy.check_links, bad, "broken link: b.md", "no heading")
+
+    def test_mentions(self):
+        pages = {"docs/a/b.md": "# Part two\n"}
+        good = {**pages, "router/a.h": "// See docs/a/b.md and docs/a/b.md#part-two.\n", "x.yml": "url: ../docs/none.md\n"}
+        self.assert_finds(tidy.check_mentions, good)
+        bad = {**pages, "router/a.cc": '// docs/b.md\nText("(docs/a/b.md#none)");\n'}
+        self.assert_finds(tidy.check_mentions, bad, "there is no docs/b.md", "has no heading for #none")
 
     def test_commands(self):
         cmake = "tandem_binary(\n  NAME tandem-router\n  SOURCES main.cc)\n"

@@ -11,7 +11,7 @@
 
 #include "common/engine/cpu/aligned_buffer.h"
 #include "common/engine/cpu/attention_args.h"
-#include "common/engine/cpu/kernels_test_data.h"
+#include "common/engine/cpu/testing/kernels_test_data.h"
 #include "common/engine/cpu/weight_quantizer.h"
 #include "gtest/gtest.h"
 

@@ -7,8 +7,8 @@
 
 #include "common/engine/cpu/attention_args.h"
 #include "common/engine/cpu/kernels.h"
-#include "common/engine/cpu/kernels_test_data.h"
-#include "common/model/architecture.h"
+#include "common/engine/cpu/testing/kernels_test_data.h"
+#include "common/model/config/architecture.h"
 #include "gtest/gtest.h"
 
 namespace tandem {

@@ -16,7 +16,7 @@
 #include "common/engine/cpu/thread_team.h"
 #include "common/engine/engine.h"
 #include "common/engine/kv_type.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 
 namespace tandem {
 

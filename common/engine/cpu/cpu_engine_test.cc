@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/engine/cpu/random_model.h"
+#include "common/engine/cpu/testing/random_model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

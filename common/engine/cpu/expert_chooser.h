@@ -5,7 +5,7 @@
 
 #include "absl/types/span.h"
 #include "common/engine/cpu/kernel_table.h"
-#include "common/model/architecture.h"
+#include "common/model/config/architecture.h"
 
 namespace tandem {
 

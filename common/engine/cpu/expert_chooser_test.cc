@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "common/engine/cpu/kernels_test_data.h"
+#include "common/engine/cpu/testing/kernels_test_data.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -14,7 +14,7 @@
 #include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/row_buffer.h"
 #include "common/engine/cpu/thread_team.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 
 namespace tandem {
 

@@ -1,4 +1,4 @@
-// Every family that there is (common/model/families), on the processor: the reference's logits and greedy
+// Every family that there is (common/model/config), on the processor: the reference's logits and greedy
 // tokens, and law 1 by bits.
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/cpu/cpu_engine.h"
-#include "common/engine/cpu/golden_sequences.h"
-#include "common/engine/cpu/row_invariance_simulation.h"
-#include "common/model/family_fixture.h"
+#include "common/engine/cpu/testing/golden_sequences.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
+#include "common/model/testing/family_fixture.h"
 #include "gtest/gtest.h"
 
 namespace tandem {

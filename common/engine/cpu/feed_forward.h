@@ -9,7 +9,7 @@
 #include "common/engine/cpu/product_inputs.h"
 #include "common/engine/cpu/row_buffer.h"
 #include "common/engine/cpu/thread_team.h"
-#include "common/model/architecture.h"
+#include "common/model/config/architecture.h"
 
 namespace tandem {
 

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/cpu/cpu_engine.h"
-#include "common/engine/cpu/golden_sequences.h"
-#include "common/engine/cpu/row_invariance_simulation.h"
-#include "common/model/family_fixture.h"
+#include "common/engine/cpu/testing/golden_sequences.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
+#include "common/model/testing/family_fixture.h"
 #include "gtest/gtest.h"
 
 namespace tandem {

@@ -173,7 +173,7 @@ struct KernelTable {
   // likewise.
   void (*layer_norm)(const float* input, const float* weight, const float* bias, size_t size, float epsilon,
                      float* output) = nullptr;
-  // values[i] = f(values[i]), by Activation (common/model/architecture.h).
+  // values[i] = f(values[i]), by Activation (common/model/config/architecture.h).
   void (*activations[kNumActivationKernels])(size_t size, float* values) = {};
   // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
   void (*silu_multiply)(const float* up, size_t size, float* gate) = nullptr;

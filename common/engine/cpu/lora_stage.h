@@ -17,8 +17,8 @@
 #include "common/engine/cpu/row_buffer.h"
 #include "common/engine/cpu/thread_team.h"
 #include "common/engine/engine.h"
+#include "common/model/config/model_config.h"
 #include "common/model/lora_adapter.h"
-#include "common/model/model_config.h"
 
 namespace tandem {
 

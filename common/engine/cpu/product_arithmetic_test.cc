@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/engine/cpu/aligned_buffer.h"
-#include "common/engine/cpu/kernels_test_data.h"
+#include "common/engine/cpu/testing/kernels_test_data.h"
 #include "gtest/gtest.h"
 
 namespace tandem {

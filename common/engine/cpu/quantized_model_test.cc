@@ -12,7 +12,7 @@
 #include "common/engine/sequence_kv.h"
 #include "common/engine/weight_type.h"
 #include "common/model/model.h"
-#include "common/model/quantized_fixture.h"
+#include "common/model/testing/quantized_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

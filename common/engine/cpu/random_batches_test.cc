@@ -10,7 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/engine/cpu/row_invariance_simulation.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "gtest/gtest.h"
 
 namespace tandem {

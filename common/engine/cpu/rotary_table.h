@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/cpu/aligned_buffer.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 
 namespace tandem {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/engine/cpu/cpu_engine.h"
-#include "common/engine/cpu/random_model.h"
-#include "common/model/lora_fixture.h"
+#include "common/engine/cpu/testing/random_model.h"
+#include "common/model/testing/lora_fixture.h"
 #include "gtest/gtest.h"
 
 namespace {

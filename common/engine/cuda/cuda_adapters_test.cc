@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/engine/cpu/row_invariance_simulation.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "common/engine/cuda/testing/small_engine.h"
-#include "common/model/family_fixture.h"
-#include "common/model/lora_fixture.h"
+#include "common/model/testing/family_fixture.h"
+#include "common/model/testing/lora_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -182,7 +182,7 @@ TEST(CudaAdaptersTest, OfAnotherModelOrWithoutMemoryAreRefused) {
   ASSERT_TRUE(adapter != nullptr && other != nullptr);
   const absl::Status misfit = other->AddAdapter(*adapter).status();
   EXPECT_TRUE(absl::IsInvalidArgument(misfit)) << misfit;
-  EXPECT_THAT(std::string(misfit.message()), HasSubstr("an adapter of another model than this engine's"));
+  EXPECT_THAT(std::string(misfit.message()), HasSubstr("an adapter for another model"));
   const auto roomy = Open(*model, {.num_blocks = 4, .max_rows = 4});
   ASSERT_NE(roomy, nullptr);
   const uint64_t without = OpsOf(*roomy).memory_used();

@@ -62,7 +62,7 @@ absl::Status CheckBlock(const Model& model, const TensorParallel& parallel) {
   if (found.empty()) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
       model.folder(), "/config.json: field architectures: found ", config.architecture, " with ", found,
-      ", supported on the device cuda: ", supported, " (docs/models.md); the device cpu runs it"));
+      ", supported on the device cuda: ", supported, " (docs/reference/models.md); the device cpu runs it"));
 }
 
 }  // namespace

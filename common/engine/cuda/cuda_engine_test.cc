@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/engine/cpu/cpu_engine.h"
-#include "common/engine/cpu/random_model.h"
+#include "common/engine/cpu/testing/random_model.h"
 #include "common/engine/cuda/testing/engine_probe.h"
 #include "common/engine/cuda/testing/small_engine.h"
 #include "common/engine/sequence_kv.h"

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/cpu/cpu_engine.h"
-#include "common/engine/cpu/row_invariance_simulation.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "common/engine/cuda/testing/small_engine.h"
-#include "common/model/family_fixture.h"
+#include "common/model/testing/family_fixture.h"
 #include "gtest/gtest.h"
 
 namespace tandem {

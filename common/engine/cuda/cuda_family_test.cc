@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "common/engine/cpu/row_invariance_simulation.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "common/engine/cuda/testing/small_engine.h"
-#include "common/model/family_fixture.h"
-#include "common/model/quantized_fixture.h"
+#include "common/model/testing/family_fixture.h"
+#include "common/model/testing/quantized_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/engine/cpu/cpu_engine.h"
-#include "common/engine/cpu/row_invariance_simulation.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "common/engine/cuda/testing/small_engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/engine/cpu/cpu_engine.h"
-#include "common/engine/cpu/row_invariance_simulation.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "common/engine/cuda/testing/golden_heads.h"
 #include "common/engine/cuda/testing/small_engine.h"
 #include "gmock/gmock.h"

@@ -154,7 +154,7 @@ absl::StatusOr<std::unique_ptr<DeviceOps>> CudaOps::Open(const CudaDeviceOptions
       CudaStatus(AllowSharedMemory(ops->max_shared_bytes_),
                  absl::StrCat("preparing kernels for ", ops->device_.name, ", compute capability ",
                               ops->device_.compute_major, ".", ops->device_.compute_minor,
-                              " (see TANDEM_CUDA_ARCHITECTURES in docs/gpu.md)")));
+                              " (see TANDEM_CUDA_ARCHITECTURES in docs/operate/gpu.md)")));
   TANDEM_ASSIGN_OR_RETURN(ops->stream_, CudaStream::Create(options.low_priority));
   TANDEM_ASSIGN_OR_RETURN(ops->products_, MatrixProducts::Create(&ops->pool_));
   if (options.parallel.world_size > 1) {

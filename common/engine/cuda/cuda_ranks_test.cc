@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/engine/cuda/testing/small_engine.h"
-#include "common/model/family_fixture.h"
+#include "common/model/testing/family_fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

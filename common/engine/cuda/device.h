@@ -153,7 +153,6 @@ class CudaPool {
   // The same in a buffer of its own, which FreeBlock gives back.
   absl::StatusOr<void*> AllocateBlock(uint64_t bytes, absl::string_view what);
   void FreeBlock(void* data);
-  uint64_t bytes_used() const { return bytes_used_; }
 
  private:
   absl::StatusOr<CudaBuffer> NewBuffer(uint64_t bytes, absl::string_view what);

@@ -9,8 +9,8 @@
 #include "common/engine/cuda/device_ops.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/engine.h"
+#include "common/model/config/model_config.h"
 #include "common/model/lora_adapter.h"
-#include "common/model/model_config.h"
 
 namespace tandem {
 

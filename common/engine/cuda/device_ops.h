@@ -13,7 +13,7 @@
 namespace tandem {
 
 // Matrix products always compute this many rows: a step's rows are padded to a multiple of it and go through
-// the products so many at a time (docs/adr/0009-one-row-tile.md).
+// the products so many at a time (docs/inside/decisions/0009-one-row-tile.md).
 inline constexpr uint32_t kRowTile = 64;
 
 // How a weight matrix is kept in device memory.

@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
-#include "common/engine/cpu/random_model.h"
-#include "common/engine/cpu/row_invariance_simulation.h"
+#include "common/engine/cpu/testing/random_model.h"
+#include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/engine_probe.h"

@@ -16,8 +16,8 @@ namespace tandem {
 
 // Products of kRowTile rows through cuBLASLt: bfloat16 inputs, float32 sums and outputs. Each shape has
 // one fixed algorithm: the first that cuBLASLt lists among those that do not split the sum
-// (docs/adr/0009-one-row-tile.md). It is not the fastest by measurement, because a measurement could
-// choose differently at the next start.
+// (docs/inside/decisions/0009-one-row-tile.md). It is not the fastest by measurement, because a measurement
+// could choose differently at the next start.
 class MatrixProducts {
  public:
   static absl::StatusOr<std::unique_ptr<MatrixProducts>> Create(CudaPool* pool);

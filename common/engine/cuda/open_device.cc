@@ -23,7 +23,7 @@ constexpr char kPathVariable[] = "TANDEM_CUDA_MODULE";
 ABSL_CONST_INIT absl::Mutex module_mutex(absl::kConstInit);
 const CudaModule* loaded_module ABSL_GUARDED_BY(module_mutex) = nullptr;
 
-// Where the module may be, best first: docs/gpu.md.
+// Where the module may be, best first: docs/operate/gpu.md.
 std::vector<std::string> ModulePaths() {
   if (const char* named = std::getenv(kPathVariable); named != nullptr && named[0] != '\0') return {named};
   std::error_code error;
@@ -75,9 +75,9 @@ absl::StatusOr<const CudaModule*> LoadCudaModule() {
     return loaded_module;
   }
   return absl::NotFoundError(absl::StrCat("GPUs need the CUDA module ", kCudaModuleFile,
-                                          ", which is not there; looked for ", absl::StrJoin(paths, " and "),
+                                          ", which was not found; looked for ", absl::StrJoin(paths, " and "),
                                           ". It is built with -DTANDEM_CUDA=ON; ", kPathVariable,
-                                          " names another place (docs/gpu.md)"));
+                                          " sets another path (docs/operate/gpu.md)"));
 }
 
 absl::Status PrepareDevice(const DeviceSpec& device) {

@@ -102,7 +102,7 @@ absl::Status RankLinks::Broadcast(void* data, uint64_t num_bytes, const CudaStre
 absl::StatusOr<std::unique_ptr<RankLinks>> RankLinks::Join(const TensorParallel& /*parallel*/,
                                                            const std::string& /*rendezvous*/) {
   return absl::UnimplementedError(
-      "the CUDA module was built without NCCL, which several GPUs need: see docs/gpu.md");
+      "the CUDA module was built without NCCL, which several GPUs need: see docs/operate/gpu.md");
 }
 
 RankLinks::~RankLinks() = default;

@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/kernels/attention_kernels.h"
-#include "common/model/model_config.h"
+#include "common/model/config/model_config.h"
 
 namespace tandem {
 

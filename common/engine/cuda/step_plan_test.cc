@@ -173,7 +173,7 @@ TEST(CudaModuleTest, SaysWhereItWasLookedFor) {
   const absl::Status missing = PrepareDevice({.is_cuda = true});
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound) << missing;
   EXPECT_THAT(missing.message(), AllOf(HasSubstr("--device"), HasSubstr("/nonexistent/tandem-cuda.so"),
-                                       HasSubstr("-DTANDEM_CUDA=ON"), HasSubstr("docs/gpu.md")));
+                                       HasSubstr("-DTANDEM_CUDA=ON"), HasSubstr("docs/operate/gpu.md")));
   EXPECT_EQ(OpenCudaDevice({}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(MeasureCudaCopyBandwidth(0).status().code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(PrepareDevice({.is_cuda = false}).ok());

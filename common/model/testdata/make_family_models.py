@@ -2,7 +2,7 @@
 """Writes families/NAME.json beside this script: tiny models of every family, with reference values from the
 transformers library.
 
-No weights are kept: they follow from a seed, here and in common/model/family_fixture.cc. Tensor t of the list,
+No weights are kept: they follow from a seed, here and in common/model/testing/family_fixture.cc. Tensor t of the list,
 element i, with x = Mix64(seed * 2^40 + t * 2^24 + i), is
 
     center + step * (2 * (x >> (64 - bits)) + 1 - 2^bits)

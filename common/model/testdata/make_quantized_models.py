@@ -2,7 +2,7 @@
 """Writes quantized/NAME.json beside this script: tiny models in the formats of quantised checkpoints, with reference
 values from other implementations.
 
-No weights are kept: they follow from a seed, here and in common/model/quantized_fixture.cc. Element i of tensor t of
+No weights are kept: they follow from a seed, here and in common/model/testing/quantized_fixture.cc. Element i of tensor t of
 the list, with x = Mix64(2^40 + t * 2^24 + i), is, as the last field of a tensor says,
 
     {"levels": [center, step, bits]}    center + step * (2 * (x >> (64 - bits)) + 1 - 2^bits)

@@ -2,7 +2,7 @@
 """Makes unicode_tables.inc: where the Hugging Face `tokenizers` library classes characters otherwise than the
 libraries that Tandem is built with.
 
-    make_unicode_tables.py > common/tokenizer/unicode_tables.inc
+    make_unicode_tables.py > common/tokenizer/unicode/unicode_tables.inc
 
 Asks `tokenizers` (0.23.3: Oniguruma and Rust of Unicode 16 and 17, normal forms of about 9, scripts of its own)
 about every character, and PCRE2 10.42 and utf8proc 2.8.0 of Debian 12, by ctypes, about the same.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Go example with Debian's packages alone, without network (docs/examples.md).
+# Builds the Go example with Debian's packages alone, without network (docs/start/examples.md).
 set -euo pipefail
 
 usage() {

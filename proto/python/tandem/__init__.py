@@ -6,7 +6,7 @@ with tandem.Client("router-0:7001", "router-1:7001", token="secret") as client:
         for chunk in stream:
             print(chunk.text, end="", flush=True)
 
-AsyncClient is the same with `await`. docs/python.md says more.
+AsyncClient is the same with `await`. docs/start/python.md says more.
 """
 
 from tandem.aio import AsyncClient, AsyncStream

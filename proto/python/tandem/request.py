@@ -13,7 +13,7 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 class Options(TypedDict, total=False):
-    """What a generation may be given besides its prompt. docs/python.md lists where each is described."""
+    """What a generation may be given besides its prompt. docs/start/python.md lists where each is described."""
 
     # Of the request.
     request_id: str

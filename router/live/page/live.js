@@ -14,13 +14,13 @@ const RATE_ROUNDS = 16; // Drafted rounds that the acceptance rate over time loo
 
 const REASONS = {
   auto: "the router chose it by the highest throughput it predicts.",
-  explore: "the router tries it out, since it has too few samples of it.",
-  refresh: "the router tries it again, since it has not been used for long.",
+  explore: "the router explores it, because it has too few samples of it.",
+  refresh: "the router tries it again, because it has not been used for a long time.",
   request: "the request names it.",
   tenant: "it is the tenant's own drafter.",
   canary: "it is on trial for a share of the tenant's requests.",
   off: "speculation is off for the request or its tenant.",
-  draining: "the drafter it would have takes no new sessions.",
+  draining: "its drafter accepts no new sessions.",
   none: "neither the request nor its tenant names a drafter.",
 };
 
@@ -103,7 +103,7 @@ class EventParser {
   }
   push(piece) {
     this.buffer += piece;
-    if (this.buffer.length > LIMITS.bufferChars) throw new Error("the router sent an update without an end");
+    if (this.buffer.length > LIMITS.bufferChars) throw new Error("the router sent an update that does not end");
     for (let end = this.buffer.indexOf("\n\n"); end >= 0; end = this.buffer.indexOf("\n\n")) {
       this.parse(this.buffer.slice(0, end));
       this.buffer = this.buffer.slice(end + 2);
@@ -213,7 +213,7 @@ function onHello(hello) {
     generation.broken = false;
   }
   model.hello = hello;
-  if (restarted) tellNotice("The router has been started anew. What it did before is gone, apart from what is here.");
+  if (restarted) tellNotice("The router was restarted. Only what this page shows is left of what it did before.");
   showLive();
   invalidate();
 }
@@ -263,7 +263,7 @@ function find(number) {
 function addRound(generation, round) {
   const before = generation.rounds.at(-1);
   if (before !== undefined && round.offset !== before.offset + before.tokens.length) {
-    generation.notes.push("Some rounds were not seen here: the text below has a hole.");
+    generation.notes.push("Some rounds did not arrive here: text is missing below.");
   } else if (before === undefined && round.offset > 0) {
     generation.notes.push(`What is shown begins at token ${round.offset}.`);
   }
@@ -305,7 +305,7 @@ function apply(type, content) {
     case "gap":
       model.missed += content.missed;
       for (const generation of model.generations.values()) {
-        if (generation.end === null) generation.notes.push("Some of what came here could not be shown.");
+        if (generation.end === null) generation.notes.push("Some updates could not be shown.");
       }
       tellNotice(
         `This browser was too slow, or away for too long: ${plural(model.missed, "update")} could not be shown.`,
@@ -333,7 +333,7 @@ function shownRound(generation) {
 
 function stateOf(generation) {
   if (generation.end !== null) return generation.end.code === "OK" ? "done" : `failed: ${generation.end.code}`;
-  if (generation.lost) return "lost: the router was started anew";
+  if (generation.lost) return "lost: the router was restarted";
   if (generation.broken) return "interrupted: the stream broke";
   return "running";
 }
@@ -375,8 +375,8 @@ function drawGenerations() {
   $("nothing").hidden = model.generations.size > 0;
   if (model.hello !== null && model.generations.size === 0) {
     $("nothing").textContent = model.hello.all
-      ? "None yet. The next request is shown as it comes."
-      : "None yet. Shown are requests that ask for it: tandem generate --live-page …";
+      ? "None yet. The next request is shown as it arrives."
+      : "None yet. This page shows requests that ask for it: tandem generate --live-page …";
   }
   const wanted = [...model.generations.values()].reverse();
   const keys = new Set(wanted.map((generation) => generation.key));
@@ -421,10 +421,10 @@ function figuresOf(generation) {
     [shareOf(generation.accepted[0], generation.draftTokens[0]), "of the drafter’s tokens accepted"],
     [shareOf(generation.accepted[1], generation.draftTokens[1]), "of the verifier’s own guesses"],
     ...(generation.draftTokens[2] > 0
-      ? [[shareOf(generation.accepted[2], generation.draftTokens[2]), "of what the constraint leaves no choice about"]]
+      ? [[shareOf(generation.accepted[2], generation.draftTokens[2]), "of the tokens forced by the constraint"]]
       : []),
     ...(generation.draftTokens[3] > 0
-      ? [[shareOf(generation.accepted[3], generation.draftTokens[3]), "of what the request predicts"]]
+      ? [[shareOf(generation.accepted[3], generation.draftTokens[3]), "of the request’s prediction"]]
       : []),
     [fixed(tokensPerSecond(generation), 0), "tokens/s"],
   ];
@@ -503,7 +503,7 @@ function drawNotes(generation) {
   const notes = generation.notes.map((note) => [note, false]);
   const end = generation.end;
   if (end !== null && end.code === "OK") {
-    notes.push([`Ended by: ${end.reason}.${end.cut ? " Its last text is too long to be shown whole." : ""}`, false]);
+    notes.push([`Ended by: ${end.reason}.${end.cut ? " Its last text is too long to be shown in full." : ""}`, false]);
     if (end.drafter_lost) notes.push([`Its drafter went away: ${end.drafter_lost}`, true]);
   } else if (end !== null) {
     notes.push([`Failed with ${end.code}: ${end.message}`, true]);
@@ -565,7 +565,7 @@ function drawWhy(generation) {
     ],
   }));
   const columns = [["Drafter", "name"], ["Acceptance", ""], ["Window", ""], ["Tokens/s", ""]];
-  $("candidates").replaceChildren(table(columns, rows, "What the router predicts of each candidate"));
+  $("candidates").replaceChildren(table(columns, rows, "The router's predictions for each candidate"));
 }
 
 // --- The chart ---

@@ -5,7 +5,7 @@
 #include "common/engine/cuda/kernels/block.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// Adapters (LoRA), beside a layer's products (docs/adr/0022-adapters-in-the-step.md):
+// Adapters (LoRA), beside a layer's products (docs/inside/decisions/0022-adapters-in-the-step.md):
 //
 //   reduced = a * input                                  ReduceKernel
 //   output  = output + scale * (b * reduced)             AddAdapterKernel, once the product is there

@@ -6,8 +6,8 @@
 #include "common/engine/cuda/kernels/product_kernels.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// Mixtures of experts (common/model/architecture.h, ExpertsDescription, has the equations). All of it happens
-// on the device, in launches whose shapes follow from a bucket alone:
+// Mixtures of experts (common/model/config/architecture.h, ExpertsDescription, has the equations). All of it
+// happens on the device, in launches whose shapes follow from a bucket alone:
 //
 //   RouteKernel           r = router * x, in float32
 //   ChooseExpertsKernel   which experts a row takes, and how much of each: its choices

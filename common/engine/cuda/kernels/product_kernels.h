@@ -7,8 +7,9 @@
 #include "common/engine/cuda/kernels/row_kernels.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// Products with weights that are kept as integers of 8 or 4 bits (docs/adr/0011-quantised-products.md) or as
-// floats of 8 bits (docs/adr/0013-fp8-weights.md), which MultiplyFp8Kernel is about.
+// Products with weights that are kept as integers of 8 or 4 bits
+// (docs/inside/decisions/0011-quantised-products.md) or as floats of 8 bits
+// (docs/inside/decisions/0013-fp8-weights.md), which MultiplyFp8Kernel is about.
 //
 // Of integers, what is computed is what the CPU engine computes (cpu/kernel_table.h, "weights of 8 or 4
 // bits"), bit for bit, from inputs that are bfloat16: a group of 64 inputs of a row is rounded to 15 bits,

@@ -263,7 +263,7 @@ struct ScaleKernel {
   }
 };
 
-// By number: common/model/architecture.h's Activation. Formulas as in cpu/kernel_templates.h.
+// By number: common/model/config/architecture.h's Activation. Formulas as in cpu/kernel_templates.h.
 TANDEM_DEVICE float Activate(uint32_t activation, float x) {
   if (activation == 0) return x / (1.0f + Exponential(0.0f - x));
   if (activation == 3) return Greater(0.0f, x);
@@ -283,7 +283,7 @@ TANDEM_DEVICE float Activate(uint32_t activation, float x) {
   return Greater(0.0f, x) - magnitude * 0.5f * e;
 }
 
-// What gates have besides an activation (common/model/architecture.h, GateDescription).
+// What gates have besides an activation (common/model/config/architecture.h, GateDescription).
 struct GateLimits {
   float limit = 0.0f;  // 0: none.
   float alpha = 1.0f;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_replace.h"
-#include "common/engine/cpu/random_model.h"
+#include "common/engine/cpu/testing/random_model.h"
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/testing/engine_probe.h"
 #include "common/engine/cuda/testing/host_ops.h"

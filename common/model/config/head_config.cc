@@ -1,0 +1,115 @@
+#include "common/model/config/head_config.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/config/model_config.h"
+
+namespace tandem {
+namespace {
+
+constexpr char kLayersField[] = "eagle_aux_hidden_state_layer_ids";
+
+absl::Status Unfit(absl::string_view path, absl::string_view field, int32_t found,
+                   absl::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": field ", field, ": found ", found, ", expected ", expected));
+}
+
+// A size of Medusa heads that their file may leave to the target's.
+absl::Status TakeSize(absl::string_view path, absl::string_view field, const ModelConfig* target,
+                      int32_t of_target, int32_t* size) {
+  if (target == nullptr) {
+    if (*size > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": field ", field, ": absent, expected a number, or a target to take it from (--head-target)"));
+  }
+  if (*size > 0 && *size != of_target) {
+    return Unfit(path, field, *size, absl::StrCat("the target's ", of_target));
+  }
+  *size = of_target;
+  return absl::OkStatus();
+}
+
+// The layers that the authors of EAGLE-3 chose.
+absl::Status ChooseFeatureLayers(absl::string_view path, const ModelConfig* target, HeadConfig* head) {
+  const auto absent = [&](absl::string_view expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": field ", kLayersField, ": absent, expected ", expected));
+  };
+  if (target == nullptr) {
+    return absent("the layers to read, or a target to take them from (--head-target)");
+  }
+  if (target->num_layers < 6) return absent("it for a target of fewer than 6 layers");
+  const auto layers = static_cast<uint32_t>(target->num_layers);
+  head->feature_layers = {2, layers / 2, layers - 3};
+  const auto end = std::unique(head->feature_layers.begin(), head->feature_layers.end());
+  if (end != head->feature_layers.end() ||
+      !std::is_sorted(head->feature_layers.begin(), head->feature_layers.end())) {
+    return absent(absl::StrCat("it for a target of ", layers, " layers"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::string_view HeadKindName(HeadConfig::Kind kind) {
+  switch (kind) {
+    case HeadConfig::Kind::kEagle:
+      return "eagle";
+    case HeadConfig::Kind::kEagle3:
+      return "eagle3";
+    case HeadConfig::Kind::kMedusa:
+      return "medusa";
+    case HeadConfig::Kind::kMtp:
+      return "mtp";
+  }
+  return "";
+}
+
+HeadConfig EagleByTensors() {
+  return {.kind = HeadConfig::Kind::kEagle, .feature_final_norm = true, .numbered_layer = true};
+}
+
+HeadConfig NextTokenModule() {
+  return {.kind = HeadConfig::Kind::kMtp, .feature_final_norm = true, .own_state_is_normed = true};
+}
+
+absl::Status FinishHeadConfig(absl::string_view path, const ModelConfig* target, ModelConfig* config) {
+  HeadConfig& head = *config->head;
+  if (head.kind == HeadConfig::Kind::kMedusa) {
+    TANDEM_RETURN_IF_ERROR(TakeSize(path, "hidden_size", target, target == nullptr ? 0 : target->hidden_size,
+                                    &config->hidden_size));
+    TANDEM_RETURN_IF_ERROR(TakeSize(path, "vocab_size", target, target == nullptr ? 0 : target->vocab_size,
+                                    &config->vocab_size));
+  }
+  if (head.target_hidden_size == 0) {
+    head.target_hidden_size = target != nullptr ? target->hidden_size : config->hidden_size;
+  } else if (target != nullptr && head.target_hidden_size != target->hidden_size) {
+    return Unfit(path, "target_hidden_size", head.target_hidden_size,
+                 absl::StrCat("the target's ", target->hidden_size));
+  }
+  if (head.kind == HeadConfig::Kind::kEagle && head.target_hidden_size != config->hidden_size) {
+    return Unfit(path, "hidden_size", config->hidden_size,
+                 absl::StrCat("the target's ", head.target_hidden_size,
+                              ": an EAGLE head continues from its own states"));
+  }
+  if (head.draft_vocab_size == 0) head.draft_vocab_size = config->vocab_size;
+  if (head.draft_vocab_size > config->vocab_size) {
+    return Unfit(path, "draft_vocab_size", head.draft_vocab_size,
+                 absl::StrCat("at most vocab_size, which is ", config->vocab_size));
+  }
+  if (head.kind == HeadConfig::Kind::kEagle3 && head.feature_layers.empty()) {
+    TANDEM_RETURN_IF_ERROR(ChooseFeatureLayers(path, target, &head));
+  }
+  if (target != nullptr && !head.feature_layers.empty() &&
+      head.feature_layers.back() > static_cast<uint32_t>(target->num_layers)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": field ", kLayersField, ": names the state after ", head.feature_layers.back(),
+                     " layers, expected at most the ", target->num_layers, " of the target"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

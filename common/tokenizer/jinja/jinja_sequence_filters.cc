@@ -1,0 +1,293 @@
+#include "common/tokenizer/jinja/jinja_sequence_filters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+#include "common/tokenizer/jinja/jinja_interpreter.h"
+#include "common/tokenizer/jinja/python_text.h"
+
+namespace tandem {
+namespace {
+
+using Result = absl::StatusOr<JinjaValue>;
+
+bool IsSet(const JinjaArguments& arguments, size_t index, absl::string_view name) {
+  const JinjaValue* given = arguments.Find(index, name);
+  return given != nullptr && given->IsTrue();
+}
+
+// What items are ordered or told apart by: themselves or a member, in lower case unless case counts.
+absl::StatusOr<std::vector<JinjaValue>> KeysOf(const JinjaValue::Items& items, const JinjaValue* attribute,
+                                               bool case_sensitive, JinjaBudget& budget) {
+  std::vector<JinjaValue> keys;
+  for (const JinjaValue& item : items) {
+    TANDEM_RETURN_IF_ERROR(budget.Step());
+    JinjaValue key = item;
+    if (attribute != nullptr && !attribute->IsNone()) {
+      TANDEM_ASSIGN_OR_RETURN(key, JinjaMemberAt(item, *attribute, budget));
+    }
+    if (key.AsString() != nullptr && !case_sensitive) {
+      TANDEM_RETURN_IF_ERROR(budget.Bytes(key.AsString()->size()));
+      key = JinjaValue::String(PythonLower(*key.AsString()));
+    }
+    keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+// The places of `keys` in their order, equal ones as they stand.
+absl::StatusOr<std::vector<size_t>> OrderOf(const std::vector<JinjaValue>& keys, bool reverse,
+                                            JinjaBudget& budget) {
+  std::vector<size_t> order(keys.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  absl::Status failed;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    if (!failed.ok()) return false;
+    const absl::StatusOr<bool> less =
+        reverse ? JinjaLess(keys[b], keys[a], budget) : JinjaLess(keys[a], keys[b], budget);
+    failed = less.status();
+    return less.ok() && *less;
+  });
+  TANDEM_RETURN_IF_ERROR(failed);
+  return order;
+}
+
+Result SortFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<JinjaValue> keys,
+      KeysOf(items, arguments.Find(2, "attribute"), IsSet(arguments, 1, "case_sensitive"), budget));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<size_t> order,
+                          OrderOf(keys, IsSet(arguments, 0, "reverse"), budget));
+  JinjaValue::Items sorted;
+  for (const size_t at : order) sorted.push_back(items[at]);
+  return JinjaValue::List(std::move(sorted));
+}
+
+Result UniqueFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<JinjaValue> keys,
+      KeysOf(items, arguments.Find(1, "attribute"), IsSet(arguments, 0, "case_sensitive"), budget));
+  std::vector<size_t> kept;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    bool is_known = false;
+    for (const size_t before : kept) {
+      TANDEM_ASSIGN_OR_RETURN(is_known, JinjaEqual(keys[before], keys[i], budget));
+      if (is_known) break;
+    }
+    if (!is_known) kept.push_back(i);
+  }
+  JinjaValue::Items unique;
+  for (const size_t at : kept) unique.push_back(items[at]);
+  return JinjaValue::List(std::move(unique));
+}
+
+Result GroupByFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  const JinjaValue* attribute = arguments.Find(0, "attribute");
+  const JinjaValue* fallback = arguments.Find(1, "default");
+  if (attribute == nullptr) return absl::InvalidArgumentError("groupby expects an attribute");
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
+  std::vector<JinjaValue> shown;
+  for (const JinjaValue& item : items) {
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue key, JinjaMemberAt(item, *attribute, budget));
+    shown.push_back(key.IsUndefined() && fallback != nullptr ? *fallback : std::move(key));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<JinjaValue> keys,
+                          KeysOf(shown, nullptr, IsSet(arguments, 2, "case_sensitive"), budget));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<size_t> order, OrderOf(keys, /*reverse=*/false, budget));
+  JinjaValue::Items groups;
+  for (size_t begin = 0; begin < order.size();) {
+    JinjaValue::Items group;
+    size_t end = begin;
+    for (; end < order.size(); ++end) {
+      TANDEM_ASSIGN_OR_RETURN(const bool same, JinjaEqual(keys[order[begin]], keys[order[end]], budget));
+      if (!same) break;
+      group.push_back(items[order[end]]);
+    }
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue list, JinjaValue::List(std::move(group)));
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue pair,
+                            JinjaValue::List({shown[order[begin]], std::move(list)}, JinjaValue::kTuple));
+    groups.push_back(std::move(pair));
+    begin = end;
+  }
+  return JinjaValue::List(std::move(groups));
+}
+
+Result DictSortFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  if (value.AsDict() == nullptr) return absl::InvalidArgumentError("dictsort expects a dict");
+  const JinjaValue* by = arguments.Find(1, "by");
+  const bool by_value = by != nullptr && by->AsString() != nullptr && *by->AsString() == "value";
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue pairs, CallJinjaMethod(value, "items", {}, budget));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<JinjaValue> keys, [&]() -> absl::StatusOr<std::vector<JinjaValue>> {
+        const JinjaValue place = JinjaValue::Int(by_value ? 1 : 0);
+        return KeysOf(*pairs.AsItems(), &place, IsSet(arguments, 0, "case_sensitive"), budget);
+      }());
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<size_t> order,
+                          OrderOf(keys, IsSet(arguments, 2, "reverse"), budget));
+  JinjaValue::Items sorted;
+  for (const size_t at : order) sorted.push_back((*pairs.AsItems())[at]);
+  return JinjaValue::List(std::move(sorted));
+}
+
+Result Extreme(const JinjaValue& value, const JinjaArguments& arguments, bool greatest, JinjaBudget& budget) {
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
+  if (items.empty()) return JinjaValue::Undefined("No aggregated item, sequence was empty.");
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<JinjaValue> keys,
+      KeysOf(items, arguments.Find(1, "attribute"), IsSet(arguments, 0, "case_sensitive"), budget));
+  size_t best = 0;
+  for (size_t i = 1; i < keys.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const bool better, greatest ? JinjaLess(keys[best], keys[i], budget)
+                                                        : JinjaLess(keys[i], keys[best], budget));
+    if (better) best = i;
+  }
+  return items[best];
+}
+
+Result SumFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
+  const JinjaValue* attribute = arguments.Find(0, "attribute");
+  const JinjaValue* start = arguments.Find(1, "start");
+  JinjaValue sum = start == nullptr ? JinjaValue::Int(0) : *start;
+  for (const JinjaValue& item : items) {
+    JinjaValue term = item;
+    if (attribute != nullptr && !attribute->IsNone()) {
+      TANDEM_ASSIGN_OR_RETURN(term, JinjaMemberAt(item, *attribute, budget));
+    }
+    TANDEM_ASSIGN_OR_RETURN(sum, JinjaArithmetic("+", sum, term, budget));
+  }
+  return sum;
+}
+
+// The value as a number; nothing for what is none.
+const double* NumberOf(const JinjaValue& value, double& storage) {
+  if (const bool* flag = value.As<bool>()) {
+    storage = *flag ? 1.0 : 0.0;
+  } else if (const int64_t* integer = value.As<int64_t>()) {
+    storage = static_cast<double>(*integer);
+  } else if (const double* number = value.As<double>()) {
+    storage = *number;
+  } else if (value.AsString() == nullptr || value.AsString()->find_first_of("xX") != std::string::npos ||
+             !absl::SimpleAtod(*value.AsString(), &storage)) {
+    return nullptr;  // Python's floats have no hexadecimal form.
+  }
+  return &storage;
+}
+
+Result FloatFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
+  double number = 0.0;
+  if (NumberOf(value, number) != nullptr) return JinjaValue::Float(number);
+  const JinjaValue* fallback = arguments.Find(0, "default");
+  return fallback == nullptr ? JinjaValue::Float(0.0) : *fallback;
+}
+
+// A decimal is rounded as Python does: half to even, of what the binary number really is.
+Result RoundFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
+  double number = 0.0;
+  if (value.AsString() != nullptr || NumberOf(value, number) == nullptr) {
+    return absl::InvalidArgumentError("round expects a number");
+  }
+  const JinjaValue* digits = arguments.Find(0, "precision");
+  const int64_t precision =
+      digits == nullptr || digits->As<int64_t>() == nullptr ? 0 : *digits->As<int64_t>();
+  const JinjaValue* given = arguments.Find(1, "method");
+  const std::string method = given == nullptr || given->AsString() == nullptr ? "common" : *given->AsString();
+  if (precision < -300 || precision > 15)
+    return absl::InvalidArgumentError("round expects a precision up to 15");
+  const double scale = std::pow(10.0, static_cast<double>(precision));
+  if (method == "ceil") return JinjaValue::Float(std::ceil(number * scale) / scale);
+  if (method == "floor") return JinjaValue::Float(std::floor(number * scale) / scale);
+  if (method != "common") return absl::InvalidArgumentError("round: method must be common, ceil or floor");
+  if (value.As<double>() == nullptr) {
+    // A whole number stays one.
+    return JinjaValue::Int(
+        static_cast<int64_t>(precision >= 0 ? number : std::nearbyint(number * scale) / scale));
+  }
+  if (precision <= 0) return JinjaValue::Float(std::nearbyint(number * scale) / scale);
+  double rounded = number;
+  char text[400];
+  std::snprintf(text, sizeof(text), "%.*f", static_cast<int>(precision), number);
+  return absl::SimpleAtod(text, &rounded) ? JinjaValue::Float(rounded) : value;
+}
+
+Result AbsFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget& budget) {
+  if (const int64_t* integer = value.As<int64_t>()) {
+    return *integer < 0 ? JinjaArithmetic("-", JinjaValue::Int(0), value, budget) : value;
+  }
+  double number = 0.0;
+  if (value.AsString() != nullptr || NumberOf(value, number) == nullptr) {
+    return absl::InvalidArgumentError("abs expects a number");
+  }
+  return value.As<bool>() != nullptr ? JinjaValue::Int(static_cast<int64_t>(number))
+                                     : JinjaValue::Float(std::fabs(number));
+}
+
+Result IndentFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
+  const JinjaValue* width = arguments.Find(0, "width");
+  std::string indent(4, ' ');
+  if (width != nullptr && width->AsString() != nullptr) {
+    indent = *width->AsString();
+  } else if (width != nullptr) {
+    const int64_t* count = width->As<int64_t>();
+    if (count == nullptr || *count < 0 || *count > 1000) {
+      return absl::InvalidArgumentError("indent expects a width between 0 and 1000");
+    }
+    indent.assign(static_cast<size_t>(*count), ' ');
+  }
+  const bool first = IsSet(arguments, 1, "first");
+  const bool blank = IsSet(arguments, 2, "blank");
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  TANDEM_RETURN_IF_ERROR(budget.Bytes(text.size() + lines.size() * indent.size()));
+  std::string indented;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const bool indents = (i > 0 || first) && (i == 0 || blank || !lines[i].empty());
+    absl::StrAppend(&indented, i == 0 ? "" : "\n", indents ? indent : "", lines[i]);
+  }
+  return JinjaValue::String(std::move(indented));
+}
+
+}  // namespace
+
+absl::StatusOr<JinjaValue> JinjaMemberAt(const JinjaValue& value, const JinjaValue& path,
+                                         JinjaBudget& budget) {
+  if (path.AsString() == nullptr) return JinjaItem(value, path, budget);
+  JinjaValue result = value;
+  for (const std::string& part : PythonSplit(*path.AsString(), ".", -1)) {
+    int64_t index = 0;
+    const JinjaValue key = absl::SimpleAtoi(part, &index) ? JinjaValue::Int(index) : JinjaValue::String(part);
+    TANDEM_ASSIGN_OR_RETURN(result, JinjaItem(result, key, budget));
+  }
+  return result;
+}
+
+const absl::flat_hash_map<absl::string_view, JinjaFilter>& JinjaSequenceFilters() {
+  static const auto* filters = new absl::flat_hash_map<absl::string_view, JinjaFilter>{
+      {"sort", SortFilter},
+      {"unique", UniqueFilter},
+      {"groupby", GroupByFilter},
+      {"dictsort", DictSortFilter},
+      {"min",
+       [](const JinjaValue& v, const JinjaArguments& a, JinjaBudget& b) { return Extreme(v, a, false, b); }},
+      {"max",
+       [](const JinjaValue& v, const JinjaArguments& a, JinjaBudget& b) { return Extreme(v, a, true, b); }},
+      {"sum", SumFilter},
+      {"float", FloatFilter},
+      {"round", RoundFilter},
+      {"abs", AbsFilter},
+      {"indent", IndentFilter},
+  };
+  return *filters;
+}
+
+}  // namespace tandem

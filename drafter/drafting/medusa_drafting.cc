@@ -1,0 +1,95 @@
+// How a DraftSession drafts with Medusa heads: one row, whose logits are for every level of the tree.
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/algorithm/container.h"
+#include "common/base/status_macros.h"
+#include "drafter/drafting/draft_session.h"
+
+namespace tandem {
+
+// The window is the last of the tokens. What the last row gave for positions that have not been committed
+// still holds.
+absl::Status DraftSession::AppendToMedusa(absl::Span<const TokenId> tokens) {
+  const auto drop = [&](auto& levels) {
+    levels.erase(levels.begin(),
+                 levels.begin() + static_cast<ptrdiff_t>(std::min(tokens.size(), levels.size())));
+  };
+  drop(levels_);
+  drop(level_logits_);
+  // Of the texts before, no more is needed than how long they are.
+  const auto passed = static_cast<uint32_t>(kv_.tokens().size() + tokens.size() - 1);
+  window_start_ += passed;
+  const bool was_parked = parked_;
+  kv_ = SequenceKv(model_->pool, cache_salt_);
+  kv_.Start(tokens.last(1));
+  if (features_->end() <= NextFeature()) {
+    features_->Restart(NextFeature());
+  } else {
+    features_->DropBefore(NextFeature());
+  }
+  if (was_parked) {
+    kv_.Suspend();
+  } else {
+    TANDEM_RETURN_IF_ERROR(ReserveWindow());
+  }
+  root_ready_ = !parked_ && !levels_.empty();
+  return absl::OkStatus();
+}
+
+// Reads what the root's row has given.
+absl::Status DraftSession::TakeLevels() {
+  const auto vocab_size = static_cast<size_t>(model_->engine->config().vocab_size);
+  const auto num_positions = static_cast<uint32_t>(model_->engine->config().head->num_positions);
+  levels_.clear();
+  level_logits_.clear();
+  const bool keeps_logits = awaits_constraint_ || constraint_ != nullptr;
+  for (uint32_t depth = 0; depth < num_positions; ++depth) {
+    const absl::Span<float> logits = absl::MakeSpan(root_logits_ + depth * vocab_size, vocab_size);
+    if (keeps_logits) level_logits_.emplace_back(logits.begin(), logits.end());
+    levels_.push_back(sampled_ ? sampler_->MostLikely(logits, committed_len_ + depth, kSampledTokens)
+                               : sampler_->Guess(logits, committed_len_ + depth, limits_.branching));
+    if (levels_.back().empty()) TANDEM_RETURN_IF_ERROR(NothingToGuess());
+  }
+  root_ready_ = true;
+  // What no node has been made of is drawn anew, from the better distribution.
+  if (root_children_ == 0) root_draws_.reset();
+  for (auto& [id, state] : states_) {
+    if (state.num_children == 0) state.draws.reset();
+  }
+  OfferFromLevels();
+  return absl::OkStatus();
+}
+
+// Makes candidates below the root and all nodes, in place of those there were. What is a node already stays
+// one.
+void DraftSession::OfferFromLevels() {
+  for (std::vector<Candidate>* list : {&candidates_, &held_back_}) {
+    std::erase_if(*list, [](const Candidate& candidate) { return candidate.source_score == 0.0f; });
+    for (Candidate& candidate : *list) candidate.score = 0.0f;
+  }
+  RescoreCandidates();
+  for (auto& [id, state] : states_) state.forwarded = false;
+  if (!root_ready_) return;
+  OfferLevelBelow(0, 0);
+  std::vector<TreeNode> nodes(tree_.nodes().begin(), tree_.nodes().end());
+  absl::c_stable_sort(nodes, [](const auto& a, const auto& b) { return a.path_score > b.path_score; });
+  for (const TreeNode& node : nodes) OfferLevelBelow(node.id, node.depth);
+}
+
+// Makes candidates of what comes below a node of this depth. Past the last head the tree ends.
+void DraftSession::OfferLevelBelow(NodeId parent, uint32_t depth) {
+  if (depth >= levels_.size() || depth >= limits_.depth) return;
+  if (parent != 0) {
+    if (IsLayerFull(depth)) return;
+    states_.at(parent).forwarded = true;
+  }
+  if (!sampled_) return OfferChildren(parent, LevelBelow(parent, depth), &Candidate::score);
+  std::unique_ptr<Draws>& draws = DrawsBelow(parent);
+  if (draws == nullptr) draws = DrawChildren(parent, LevelBelow(parent, depth));
+  if (draws == nullptr) return;  // Nothing may come there.
+  OfferChildren(parent, draws->children, &Candidate::score);
+}
+
+}  // namespace tandem

@@ -1,0 +1,116 @@
+#include "router/models/tool_json.h"
+
+#include <initializer_list>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/config/strict_json.h"
+
+namespace tandem::router {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+absl::Status At(absl::string_view path, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", problem));
+}
+
+// A member that is a text; absent and null are the same, and empty.
+absl::Status ReadText(const OrderedJson& object, const char* name, absl::string_view path,
+                      std::string* text) {
+  const auto found = object.find(name);
+  if (found == object.end() || found->is_null()) return absl::OkStatus();
+  if (!found->is_string()) return At(absl::StrCat(path, ".", name), "expected a string");
+  *text = found->get<std::string>();
+  return absl::OkStatus();
+}
+
+// What a function's description and a call have in common: "type" is "function", and the rest stands in
+// "function" or beside it. Other members than `known` are refused.
+absl::StatusOr<const OrderedJson*> FunctionOf(const OrderedJson& json, const std::string& path,
+                                              std::string* inner_path,
+                                              std::initializer_list<absl::string_view> known) {
+  if (!json.is_object()) return At(path, "expected an object");
+  std::string type;
+  TANDEM_RETURN_IF_ERROR(ReadText(json, "type", path, &type));
+  if (!type.empty() && type != "function")
+    return At(path + ".type", absl::StrCat("found \"", PrintableText(type), "\", expected \"function\""));
+  const auto found = json.find("function");
+  const OrderedJson* function = found == json.end() ? &json : &*found;
+  *inner_path = found == json.end() ? path : path + ".function";
+  if (!function->is_object()) return At(*inner_path, "expected an object");
+  for (const auto& [name, value] : function->items()) {
+    bool is_known = function == &json && name == "type";
+    for (const absl::string_view one : known) is_known = is_known || name == one;
+    if (!is_known) return At(absl::StrCat(*inner_path, ".", PrintableText(name)), "there is no such field");
+  }
+  return function;
+}
+
+}  // namespace
+
+absl::Status ReadTools(const OrderedJson& json, absl::string_view path, v1::ChatPrompt& chat) {
+  if (!json.is_array()) return At(path, "expected a list of functions");
+  for (size_t i = 0; i < json.size(); ++i) {
+    const std::string place = absl::StrCat(path, "[", i, "]");
+    std::string inner;
+    TANDEM_ASSIGN_OR_RETURN(
+        const OrderedJson* function,
+        FunctionOf(json[i], place, &inner, {"name", "description", "parameters", "strict"}));
+    v1::Tool& tool = *chat.add_tools();
+    TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, tool.mutable_name()));
+    if (tool.name().empty()) return At(inner + ".name", "missing");
+    TANDEM_RETURN_IF_ERROR(ReadText(*function, "description", inner, tool.mutable_description()));
+    const auto parameters = function->find("parameters");
+    if (parameters != function->end() && !parameters->is_null()) {
+      if (!parameters->is_object()) return At(inner + ".parameters", "expected a JSON schema, an object");
+      tool.set_parameters(parameters->dump());
+    }
+    const auto strict = function->find("strict");
+    if (strict == function->end() || strict->is_null()) continue;
+    if (!strict->is_boolean()) return At(inner + ".strict", "expected true or false");
+    tool.set_strict(strict->get<bool>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadToolChoice(const OrderedJson& json, absl::string_view path, v1::ToolChoice& choice) {
+  if (json.is_object()) {
+    std::string inner;
+    TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function,
+                            FunctionOf(json, std::string(path), &inner, {"name"}));
+    TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, choice.mutable_name()));
+    return choice.name().empty() ? At(inner + ".name", "missing") : absl::OkStatus();
+  }
+  const std::string mode = json.is_string() ? json.get<std::string>() : "";
+  if (mode == "auto") {
+    choice.set_mode(v1::ToolChoice::MODE_AUTO);
+  } else if (mode == "none") {
+    choice.set_mode(v1::ToolChoice::MODE_NONE);
+  } else if (mode == "required") {
+    choice.set_mode(v1::ToolChoice::MODE_REQUIRED);
+  } else {
+    return At(path, "expected \"none\", \"auto\", \"required\" or a function");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadToolCalls(const OrderedJson& json, absl::string_view path, v1::ChatMessage& message) {
+  if (!json.is_array()) return At(path, "expected a list of calls");
+  for (size_t i = 0; i < json.size(); ++i) {
+    const std::string place = absl::StrCat(path, "[", i, "]");
+    if (json[i].is_object() && !json[i].contains("function")) return At(place + ".function", "missing");
+    std::string inner;
+    TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function,
+                            FunctionOf(json[i], place, &inner, {"name", "arguments"}));
+    v1::ToolCall& call = *message.add_tool_calls();
+    TANDEM_RETURN_IF_ERROR(ReadText(json[i], "id", place, call.mutable_id()));
+    TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, call.mutable_name()));
+    if (call.name().empty()) return At(inner + ".name", "missing");
+    TANDEM_RETURN_IF_ERROR(ReadText(*function, "arguments", inner, call.mutable_arguments()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::router

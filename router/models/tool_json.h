@@ -1,0 +1,24 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+#include "tandem/v1/generation.pb.h"
+
+namespace tandem::router {
+
+// Reads tools and calls in the JSON of OpenAI's APIs. InvalidArgument names the place, beginning with `path`.
+
+// A list of {"type": "function", "function": {"name", "description", "parameters", "strict"}}, or of the same
+// without "function" around it. Schemas keep the order of their members.
+absl::Status ReadTools(const nlohmann::ordered_json& json, absl::string_view path, v1::ChatPrompt& chat);
+
+// "none", "auto", "required", or {"type": "function", "function": {"name"}}, or without "function" around it.
+absl::Status ReadToolChoice(const nlohmann::ordered_json& json, absl::string_view path,
+                            v1::ToolChoice& choice);
+
+// A list of {"id", "type": "function", "function": {"name", "arguments"}}: calls in a message.
+absl::Status ReadToolCalls(const nlohmann::ordered_json& json, absl::string_view path,
+                           v1::ChatMessage& message);
+
+}  // namespace tandem::router

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/rpc/server.h"
+#include "router/tenants/tenants.h"
+
+namespace tandem::router {
+
+// The `authorization` entry of a call's metadata. Several entries return an empty one, which is malformed,
+// because it is unclear which was meant.
+std::optional<std::string> AuthorizationOf(const CallMetadata& metadata);
+
+// The tenant that this entry authenticates, as an index into the table's tenants. Otherwise Unauthenticated,
+// with the same message for every reason.
+absl::StatusOr<size_t> Authenticate(const Tenants& tenants, const std::optional<std::string>& authorization);
+
+// The tenant that a call's metadata authenticates, as an index into the table's tenants. Otherwise
+// Unauthenticated, with the same message for every reason.
+absl::StatusOr<size_t> AuthenticateCall(const Tenants& tenants, const CallMetadata& metadata);
+
+}  // namespace tandem::router

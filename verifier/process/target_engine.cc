@@ -1,0 +1,190 @@
+#include "verifier/process/target_engine.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/engine/cpu/cpu_engine.h"
+#include "common/engine/cpu/cpu_list.h"
+#include "common/engine/cuda/create_cuda_engine.h"
+#include "common/engine/paced_engine.h"
+#include "common/tokenizer/tokenizer.h"
+#include "verifier/process/warm_up.h"
+
+namespace tandem {
+namespace {
+
+// The CPUs of --cpu-list; errors name the flag.
+absl::StatusOr<std::vector<int>> PinnedCpus(const VerifierFlags& options) {
+  absl::StatusOr<std::vector<int>> cpus = CpusForThreads(options.cpu_list, static_cast<int>(options.threads));
+  if (!cpus.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--cpu-list: ", cpus.status().message()));
+  }
+  return cpus;
+}
+
+absl::Status CheckDeviceFlags(const VerifierFlags& options) {
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
+  TANDEM_RETURN_IF_ERROR(PrepareDevice(device));
+  if (options.gpu_rank >= options.num_gpus) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--gpu-rank: ", options.gpu_rank, ", expected less than --gpus, ", options.num_gpus));
+  }
+  if (options.num_gpus == 1) return absl::OkStatus();
+  if (!device.is_cuda) return absl::InvalidArgumentError("--gpus: above 1, expected --device=cuda or cuda:N");
+  if (options.gpu_rendezvous.empty()) {
+    return absl::InvalidArgumentError("--gpu-rendezvous: expected a file, because --gpus is above 1");
+  }
+  return absl::OkStatus();
+}
+
+uint32_t NumBlocks(const OpenedTarget& target) {
+  return static_cast<uint32_t>((target.kv_tokens + kBlockTokens - 1) / kBlockTokens);
+}
+
+absl::StatusOr<std::unique_ptr<CudaEngine>> OpenCudaEngine(const VerifierFlags& options,
+                                                           const DeviceSpec& device,
+                                                           const OpenedTarget& target,
+                                                           LoadProgress* progress) {
+  // EAGLE-3 heads, the hungriest, read three.
+  const uint32_t feature_states = options.feature_memory_mib > 0 ? 3 : 0;
+  return CreateCudaEngine(*target.model,
+                          {.index = device.index,
+                           .memory_limit = options.gpu_memory_mib << 20,
+                           .low_priority = options.gpu_low_priority,
+                           .parallel = {.rank = options.gpu_rank, .world_size = options.num_gpus},
+                           .rendezvous = options.gpu_rendezvous},
+                          {.num_blocks = NumBlocks(target),
+                           .weight_type = target.weight_type,
+                           .feature_states = feature_states,
+                           .progress = progress});
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> OpenEngine(const VerifierFlags& options, const OpenedTarget& target,
+                                                   LoadProgress* progress) {
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
+  if (device.is_cuda) return OpenCudaEngine(options, device, target, progress);
+  CpuEngineOptions engine_options;
+  engine_options.num_blocks = NumBlocks(target);
+  engine_options.num_threads = static_cast<int>(options.threads);
+  TANDEM_ASSIGN_OR_RETURN(engine_options.cpus, PinnedCpus(options));
+  engine_options.progress = progress;
+  engine_options.weight_type = target.weight_type;
+  engine_options.kv_type = target.kv_type;
+  TANDEM_ASSIGN_OR_RETURN(engine_options.instruction_set, ParseInstructionSet(options.instruction_set));
+  return CreateCpuEngine(target.model, engine_options);
+}
+
+absl::Status OpenAdapters(const VerifierFlags& options, const ModelPlan& plan, OpenedTarget* target) {
+  if (options.num_gpus > 1) {
+    if (plan.adapters.empty() && options.adapters_folder.empty()) return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrCat(plan.adapters.empty() ? "--adapters-folder" : "--adapter", ": ", options.num_gpus,
+                     " GPUs do not support adapters, expected one GPU, or --device=cpu"));
+  }
+  if (plan.adapters.size() > options.max_adapters) {
+    return absl::InvalidArgumentError(absl::StrCat("--adapter: ", plan.adapters.size(), " for \"",
+                                                   plan.spec.name, "\", expected at most --max-adapters, ",
+                                                   options.max_adapters));
+  }
+  target->served.adapters = std::make_shared<HeldAdapters>(options.max_adapters);
+  for (const ModelSpec& spec : plan.adapters) {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const LoraAdapter> adapter,
+                            LoraAdapter::Load(spec.folder, target->model->config()));
+    target->adapters.push_back({.name = spec.name, .adapter = std::move(adapter)});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+AdapterHandle HandleOf(const std::string& name, const LoraAdapter& adapter, AdapterId id) {
+  return std::make_shared<const HeldAdapter>(HeldAdapter{.name = name,
+                                                         .id = id,
+                                                         .fingerprint = adapter.fingerprint(),
+                                                         .rank = adapter.greatest_rank(),
+                                                         .num_parameters = adapter.num_parameters()});
+}
+
+absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const ModelPlan& plan) {
+  TANDEM_RETURN_IF_ERROR(PinnedCpus(options).status());
+  TANDEM_RETURN_IF_ERROR(CheckDeviceFlags(options));
+  if (!options.simulated_pace.empty()) TANDEM_RETURN_IF_ERROR(ParsePace(options.simulated_pace).status());
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
+  OpenedTarget target;
+  target.kv_tokens = plan.kv_tokens;
+  TANDEM_ASSIGN_OR_RETURN(target.weight_type, ParseWeightType(options.weight_dtype));
+  TANDEM_RETURN_IF_ERROR(device.is_cuda ? ValidateGpuWeightType(target.weight_type)
+                                        : ValidateCpuWeightType(target.weight_type));
+  TANDEM_ASSIGN_OR_RETURN(target.kv_type, ParseKvType(options.kv_type));
+  if (device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateGpuKvType(target.kv_type));
+  TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(plan.spec.folder));
+  const ModelConfig& config = target.model->config();
+  if (config.head.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model: ", plan.spec.folder, " holds a draft head, expected a target"));
+  }
+  TANDEM_RETURN_IF_ERROR(ValidateWeightType(*target.model, target.weight_type));
+  target.served = {.name = plan.spec.name,
+                   .config = config,
+                   .defaults = target.model->generation_defaults(),
+                   .max_window = options.limits.max_depth,
+                   .max_length = static_cast<uint32_t>(
+                       std::min<uint64_t>(static_cast<uint64_t>(config.max_context), plan.kv_tokens)),
+                   .verification_rule = options.rule,
+                   .drafts_locally = options.local_drafter != "none",
+                   .constraints = options.constraints.limits()};
+  TANDEM_ASSIGN_OR_RETURN(target.served.tokenizer,
+                          Tokenizer::LoadForModel(plan.spec.folder, config.vocab_size));
+  target.vocabulary_fingerprint = target.served.tokenizer->Fingerprint(config.vocab_size);
+  TANDEM_RETURN_IF_ERROR(OpenAdapters(options, plan, &target));
+  return target;
+}
+
+absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const OpenedTarget& target,
+                                         const std::shared_ptr<EngineTurns>& turns,
+                                         const std::function<bool()>& stopped) {
+  const absl::Time start = absl::Now();
+  LoadProgress progress(target.served.name, target.model->weight_bytes());
+  progress.StopWhen(stopped);
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, OpenEngine(options, target, &progress));
+  progress.Finish();
+  if (!options.simulated_pace.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const Pace pace, ParsePace(options.simulated_pace));
+    LogWarning("forward passes are slowed down: figures are simulated", {{"pace", DescribePace(pace)}});
+    engine = PaceEngine(std::move(engine), pace);
+  }
+  if (turns != nullptr) engine = TakeTurns(std::move(engine), turns);
+  for (const OpenedTarget::Adapter& each : target.adapters) {
+    TANDEM_ASSIGN_OR_RETURN(const AdapterId id, engine->AddAdapter(*each.adapter));
+    TANDEM_RETURN_IF_ERROR(target.served.adapters->Add(HandleOf(each.name, *each.adapter, id)));
+  }
+  auto pool = std::make_unique<BlockPool>(
+      BlockPool::Options{.num_blocks = engine->num_blocks(), .prefix_cache = options.prefix_cache});
+  TANDEM_ASSIGN_OR_RETURN(RoundTimeModel round_time, MeasureRoundTimes(engine.get(), pool.get(), stopped));
+  LogInfo("target ready", {{"model", target.served.name},
+                           {"seconds", absl::StrFormat("%.2f", absl::ToDoubleSeconds(absl::Now() - start))},
+                           {"step_ms_1_row", absl::StrFormat("%.3f", 1e3 * round_time.Seconds(1))},
+                           {"step_ms_16_rows", absl::StrFormat("%.3f", 1e3 * round_time.Seconds(16))}});
+  return TargetEngine{std::move(engine), std::move(pool), std::move(round_time)};
+}
+
+absl::Status FollowRankZero(const VerifierFlags& options, const ModelPlan& plan,
+                            const std::function<bool()>& stopped) {
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
+  TANDEM_ASSIGN_OR_RETURN(const OpenedTarget target, OpenTarget(options, plan));
+  LoadProgress progress(target.served.name, target.model->weight_bytes());
+  progress.StopWhen(stopped);
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<CudaEngine> engine,
+                          OpenCudaEngine(options, device, target, &progress));
+  progress.Finish();
+  LogInfo("following", {{"rank", absl::StrCat(options.gpu_rank)}, {"gpus", absl::StrCat(options.num_gpus)}});
+  return engine->Follow();
+}
+
+}  // namespace tandem

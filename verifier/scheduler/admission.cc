@@ -1,0 +1,109 @@
+// Who of a Scheduler's sessions has keys and values: admission by the blocks that a session needs now, and
+// preemption by recompute when those that run have outgrown the pool.
+
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "verifier/scheduler/scheduler.h"
+
+namespace tandem {
+namespace {
+
+// Bounds what a session that was preempted again and again asks for, per session that runs.
+constexpr uint32_t kMostBlocksToSpare = 8;
+
+}  // namespace
+
+bool Scheduler::MayAdmit() const {
+  return !waiting_.empty() && running_.size() < options_.max_running && !short_of_memory_;
+}
+
+void Scheduler::Enqueue(std::unique_ptr<Session> session) {
+  waiting_.push_back(std::move(session));
+  size_t at = waiting_.size() - 1;
+  const SessionRequest& added = waiting_[at]->request();
+  for (size_t i = at; i-- > 0;) {
+    const SessionRequest& other = waiting_[i]->request();
+    if (other.tenant != added.tenant) continue;
+    // One that has run before keeps its place.
+    if (other.priority <= added.priority || waiting_[i]->summary().preemptions > 0) break;
+    std::swap(waiting_[i], waiting_[at]);
+    at = i;
+  }
+}
+
+void Scheduler::Admit() {
+  // First come, first served, but for a tenant's own order (Enqueue): when the first cannot have its memory,
+  // those behind it wait as well.
+  while (MayAdmit()) {
+    // Each of those that run is left a block to grow into, or else the newcomer would soon be preempted; and
+    // one more for every time it was, so that nobody computes a long prompt over and over for a few tokens
+    // each.
+    const uint32_t spare = std::min(1 + waiting_.front()->summary().preemptions, kMostBlocksToSpare);
+    short_of_memory_ = !waiting_.front()->Start(spare * static_cast<uint32_t>(running_.size())).ok();
+    if (short_of_memory_) return;
+    const SessionId id = waiting_.front()->id();
+    Session& admitted = *running_.emplace(id, std::move(waiting_.front())).first->second;
+    waiting_.pop_front();
+    if (admitted.summary().preemptions == 0) listener_->OnStarted(id);
+    // A drafter that had no room before the session was preempted is not asked any earlier for that.
+    if (!admitted.draft_retry_at().has_value()) OpenDraft(admitted);
+  }
+}
+
+// The oldest come first and the youngest have to give way, so the oldest always gets on; alone it fits, or
+// Submit would not have taken it. Trees get what is left after this: drafts are optional (law 6).
+void Scheduler::ReserveRoots() {
+  for (auto next = running_.begin(); next != running_.end();) {
+    const SessionId id = next->first;
+    // A prompt has had all its blocks since it was admitted.
+    if (!next->second->prefilled() || next->second->ReserveRoot()) {
+      ++next;
+      continue;
+    }
+    assert(running_.size() > 1);
+    Preempt(*std::prev(running_.end())->second);
+    next = running_.lower_bound(id);  // Once more, unless it was the youngest itself.
+  }
+}
+
+void Scheduler::Preempt(Session& session) {
+  if (session.standby() != nullptr) FinishSwap(session);
+  ClosePartner(session, /*for_good=*/false);
+  if (session.drafting()) {
+    CloseDraft(session);
+    session.StopDraft("the verifier ran out of room for keys and values", /*for_good=*/false);
+  }
+  session.Preempt();
+  const auto found = running_.find(session.id());
+  waiting_.push_front(std::move(found->second));
+  running_.erase(found);
+  ++num_preemptions_;
+  // What it gave up is what others need.
+  short_of_memory_ = true;
+}
+
+absl::Status Scheduler::CheckBlocks() const {
+  std::vector<BlockId> held;
+  for (const auto& session : waiting_) {
+    if (!session->kv().blocks().empty()) {
+      return absl::InternalError(absl::StrCat("session ", session->id(), " waits and holds blocks"));
+    }
+    session->kv().ListBlocks(&held);
+  }
+  for (const auto& [id, session] : running_) {
+    const SequenceKv& kv = session->kv();
+    if (!in_flight_ && kv.blocks().size() * kBlockTokens >= kv.tokens().size() + kBlockTokens) {
+      return absl::InternalError(absl::StrCat("session ", id, " holds ", kv.blocks().size(), " blocks for ",
+                                              kv.tokens().size(), " tokens"));
+    }
+    kv.ListBlocks(&held);
+  }
+  return pool_->CheckConserved(held);
+}
+
+}  // namespace tandem

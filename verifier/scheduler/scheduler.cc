@@ -1,0 +1,570 @@
+#include "verifier/scheduler/scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+// When a session is opened that has to wait for others' openings.
+constexpr absl::Duration kOpeningPause = absl::Milliseconds(10);
+constexpr uint32_t kViolationsToQuarantine = 3;
+// More than this many, without growth in between, and the session is no longer drafted.
+constexpr uint32_t kResyncsInARow = 4;
+
+// What came back sooner had been there before it was asked for.
+constexpr absl::Duration kShortestWait = absl::Microseconds(20);
+
+absl::Status DeadlineStatus() {
+  return absl::DeadlineExceededError("the request's deadline passed before the generation was complete");
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const Options& options, Engine* engine, BlockPool* pool, RoundTimeModel round_time,
+                     const Clock* clock, SchedulerListener* listener)
+    : options_(options),
+      window_policy_(options.window_policy),
+      policy_options_(options.policy_options),
+      engine_(engine),
+      pool_(pool),
+      round_time_(std::move(round_time)),
+      clock_(clock),
+      listener_(listener),
+      rule_(MakeVerificationRule(options.verification_rule)) {
+  if (options.local_drafter.has_value()) {
+    local_drafters_ = std::make_unique<SourceHost>(*options.local_drafter);
+  }
+  const FeatureStore::Options features = FeatureStore::OptionsFor(*engine, options.max_feature_bytes);
+  if (engine->has_features() && FeatureStore::FitsAny(features)) {
+    features_ = std::make_unique<FeatureStore>(features);
+  }
+}
+
+Scheduler::~Scheduler() = default;
+
+absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
+  highest_session_ = std::max(highest_session_, session);
+  const uint64_t length = request.prompt.size() + uint64_t{request.max_tokens};
+  const uint64_t num_blocks = length / kBlockTokens + (length % kBlockTokens != 0);
+  if (num_blocks > pool_->num_blocks()) {
+    return absl::OutOfRangeError(absl::StrCat("prompt and max_tokens: ", length, " tokens need ", num_blocks,
+                                              " blocks of keys and values, expected at most ",
+                                              pool_->num_blocks(), " blocks of ", kBlockTokens, " tokens"));
+  }
+  // Those that find a place in the coming step only pass through the queue.
+  const size_t free_places = short_of_memory_ ? 0 : options_.max_running - running_.size();
+  if (waiting_.size() >= options_.max_waiting + free_places) {
+    return absl::ResourceExhaustedError(absl::StrCat(running_.size(), " requests are running and ",
+                                                     waiting_.size(), " waiting, the queue is full"));
+  }
+  WindowLimits limits = options_.limits;
+  if (request.max_window > 0) limits.max_depth = std::min(limits.max_depth, request.max_window);
+  const bool samples_drafts = SamplesDrafts(options_.verification_rule, request.sampling);
+  if (samples_drafts && options_.verification_rule == VerificationRuleKind::kBlock) {
+    limits.shape = TreeShape::kChain;  // What the rule is made for.
+    limits.branching = 1;
+    limits.nodes_per_level = 1;
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WindowPolicy> policy, MakePolicy(request, request.emitted));
+  DrafterRecord* const record = request.drafter.has_value() ? RecordOf(*request.drafter) : nullptr;
+  auto queued = std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
+                                          pool_, engine_->config().vocab_size);
+  if (samples_drafts) queued->SampleDrafts(rule_.get());
+  const SessionRequest& asked = queued->request();
+  if (engine_->chooses() && !samples_drafts && asked.num_logprobs < 0) {
+    queued->ChooseInEngine();
+  }
+  if (local_drafters_ != nullptr && asked.speculate) {
+    queued->SetLocalDrafter(local_drafters_->NewSession(DraftSalt(asked), options_.vocabulary_fingerprint),
+                            &local_calibration_, clock_);
+  }
+  if (asked.prediction != nullptr && asked.speculate)
+    queued->DraftPredicted(&prediction_calibration_, clock_);
+  if (asked.constraint != nullptr) {
+    asked.constraint->TimeBy(clock_);
+    // What a constraint leaves no choice about needs no drafter to guess it.
+    if (asked.speculate) {
+      asked.constraint->SpellBy(&forced_spellings_, DraftSalt(asked));
+      queued->DraftForced(&forced_calibration_, clock_);
+    }
+  }
+  Enqueue(std::move(queued));
+  return absl::OkStatus();
+}
+
+void Scheduler::Finish(SessionId id, const absl::Status& status) {
+  const auto found = running_.find(id);
+  // While it still counts as running.
+  found->second->SummariseCosts(CostsOf(*found->second));
+  const std::unique_ptr<Session> session = std::move(found->second);
+  running_.erase(found);
+  short_of_memory_ = false;
+  GiveUpSwap(*session, absl::CancelledError("the request ended"), /*close=*/true);
+  ClosePartner(*session, /*for_good=*/false);
+  if (session->drafting()) CloseDraft(*session);
+  listener_->OnFinished(id, status, session->summary());
+}
+
+void Scheduler::Cancel(SessionId session, const absl::Status& reason) {
+  if (running_.contains(session)) {
+    // The step in flight holds on to its sessions.
+    if (in_flight_) {
+      cancelled_.emplace_back(session, reason);
+    } else {
+      Finish(session, reason);
+    }
+    return;
+  }
+  const auto waiting =
+      std::find_if(waiting_.begin(), waiting_.end(),
+                   [&](const std::unique_ptr<Session>& entry) { return entry->id() == session; });
+  if (waiting == waiting_.end()) return;
+  const std::unique_ptr<Session> cancelled = std::move(*waiting);
+  waiting_.erase(waiting);
+  short_of_memory_ = false;
+  listener_->OnFinished(session, reason, cancelled->summary());
+}
+
+void Scheduler::ExpireDeadlines(absl::Time now) {
+  std::vector<SessionId> expired;
+  for (const std::unique_ptr<Session>& session : waiting_) {
+    if (session->request().deadline <= now) expired.push_back(session->id());
+  }
+  for (const auto& [id, session] : running_) {
+    if (session->request().deadline <= now) expired.push_back(id);
+  }
+  for (SessionId id : expired) Cancel(id, DeadlineStatus());
+}
+
+DrafterRecord* Scheduler::RecordOf(const DrafterBinding& binding) {
+  return records_.Of(binding, [this](const DrafterRecord* record) {
+    const auto holds = [record](const std::unique_ptr<Session>& session) { return session->Holds(record); };
+    return std::any_of(waiting_.begin(), waiting_.end(), holds) ||
+           std::any_of(running_.begin(), running_.end(),
+                       [&](const auto& entry) { return holds(entry.second); });
+  });
+}
+
+bool Scheduler::LinkUsable(LinkId link) const {
+  const auto found = links_.find(link);
+  return found != links_.end() && found->second.up && !IsQuarantined(link);
+}
+
+bool Scheduler::IsQuarantined(LinkId link) const {
+  const auto found = links_.find(link);
+  return found != links_.end() && clock_->Now() < found->second.quarantined_until;
+}
+
+// A drafter that has come back is sent every session's tokens: not so many at once that they do not fit into
+// the link. One session always may.
+bool Scheduler::MayOpen(const Session& session) const {
+  if (session.drafting()) return true;
+  uint64_t opening = 0;
+  for (const auto& [id, other] : running_) {
+    if (other->drafting() && !other->draft_opened() &&
+        other->request().drafter->link == session.request().drafter->link) {
+      opening += other->opening_tokens();
+    }
+  }
+  return opening == 0 || opening + session.opening_tokens() <= options_.max_opening_tokens;
+}
+
+void Scheduler::OpenDraft(Session& session) {
+  if (!session.can_draft()) return;
+  const LinkId link = session.request().drafter->link;
+  if (!LinkUsable(link)) {
+    const bool quarantined = IsQuarantined(link);
+    LoseDraft(session, quarantined ? "the drafter is quarantined" : "the drafter is not connected",
+              quarantined);
+    return;
+  }
+  if (session.samples_drafts() && !session.request().drafter->trusted) {
+    LoseDraft(session, UntrustedDrafter(options_.verification_rule).ToString(), /*for_good=*/true);
+    return;
+  }
+  const RoundCosts costs = CostsOf(session);
+  if (!session.WantsDrafts(costs)) {
+    // One that asks to be opened again holds a session all the same.
+    SuspendDraft(session);
+    return;
+  }
+  if (!MayOpen(session)) {
+    session.RetryDraftAt(clock_->Now() + kOpeningPause);
+    return;
+  }
+  OpenSession open = session.StartDraft(options_.vocabulary_fingerprint, costs);
+  SendOpen(link, session.draft_id(), std::move(open), session.features());
+  OpenPartner(session);
+}
+
+void Scheduler::RetryDrafts(absl::Time now) {
+  for (auto& [id, session] : running_) {
+    if (session->draft_retry_at().value_or(absl::InfiniteFuture()) > now) continue;
+    session->ForgetRebinds();
+    OpenDraft(*session);
+  }
+}
+
+void Scheduler::OnRefused(Session& session, const absl::Status& reason) {
+  // Room may come; no other reason passes while the session lives.
+  const bool no_room = absl::IsResourceExhausted(reason);
+  LoseDraft(session, absl::StrCat("refused: ", reason.ToString()), /*for_good=*/!no_room);
+  if (no_room && !session.drafting() && !session.draft_suspended()) {
+    session.PostponeDraft(clock_->Now(), options_.first_draft_retry, options_.longest_draft_retry);
+  }
+}
+
+void Scheduler::OnLinkUp(LinkId link) {
+  links_[link].up = true;
+  if (IsQuarantined(link)) return;
+  for (auto& [id, session] : running_) {
+    if (session->can_draft() && session->request().drafter->link == link) {
+      session->ForgetRebinds();
+      OpenDraft(*session);
+    } else if (session->request().drafter.has_value() && !session->drafting() &&
+               !session->draft_suspended() && !session->draft_retry_at().has_value()) {
+      session->ForgetRebinds();
+      TakeAlternate(*session, /*drop_current=*/!session->can_draft());
+    }
+    if (session->request().partner.has_value() && session->request().partner->link == link)
+      OpenPartner(*session);
+  }
+}
+
+// The link may have a new connection by now, on which what was sent last has arrived: it is closed there.
+void Scheduler::OnLinkDown(LinkId link, const absl::Status& reason) {
+  links_[link].up = false;
+  for (auto& [id, session] : running_) {
+    if (session->standby() != nullptr && session->standby()->binding.link == link) {
+      GiveUpSwap(
+          *session,
+          absl::UnavailableError(absl::StrCat("the connection to the drafter was lost: ", reason.message())),
+          /*close=*/true);
+    }
+    if (session->partner() != nullptr && session->partner()->binding.link == link) {
+      ClosePartner(*session, /*for_good=*/false);
+    }
+    if (session->drafting() && session->request().drafter->link == link) {
+      // One that stays opens its session there again.
+      if (!session->alternates().empty() || session->partner() != nullptr) CloseDraft(*session);
+      LoseDraft(*session, absl::StrCat("the connection was lost: ", reason.message()), /*for_good=*/false);
+    }
+  }
+}
+
+void Scheduler::RecordViolation(LinkId link, absl::string_view what) {
+  Link& state = links_[link];
+  if (IsQuarantined(link)) return;
+  const bool quarantine = ++state.violations >= kViolationsToQuarantine;
+  if (quarantine) {
+    state.violations = 0;
+    state.quarantined_until = clock_->Now() + state.next_quarantine;
+    state.next_quarantine = std::min(2 * state.next_quarantine, kLongestQuarantine);
+    for (auto& [id, session] : running_) {
+      if (session->standby() != nullptr && session->standby()->binding.link == link) {
+        GiveUpSwap(*session, absl::FailedPreconditionError("the drafter is quarantined"), /*close=*/true);
+      }
+      if (session->partner() != nullptr && session->partner()->binding.link == link) {
+        ClosePartner(*session, /*for_good=*/false);
+      }
+      if (session->drafting() && session->request().drafter->link == link) {
+        CloseDraft(*session);
+        LoseDraft(*session, "the drafter is quarantined", /*for_good=*/true);
+      }
+    }
+  }
+  listener_->OnProtocolViolation(link, what, quarantine);
+}
+
+void Scheduler::OnGrow(LinkId link, Session& session, const Grow& grow, absl::Time received) {
+  const DraftMirror::GrowReport report = session.OnGrow(grow, received);
+  if (report.stale > 0) listener_->OnStaleNodes(link, report.stale);
+  switch (report.result) {
+    case DraftMirror::GrowResult::kAccepted:
+    case DraftMirror::GrowResult::kStale:
+    case DraftMirror::GrowResult::kDuplicate:
+      break;
+    case DraftMirror::GrowResult::kResyncNeeded:
+      Resync(link, session);
+      break;
+    case DraftMirror::GrowResult::kInvalid:
+      RecordViolation(link, report.violation);
+      break;
+  }
+}
+
+void Scheduler::Resync(LinkId link, Session& session) {
+  if (session.CountResync() <= kResyncsInARow) {
+    OpenDraft(session);
+    return;
+  }
+  // Each costs a message with the whole prompt: a drafter that never gets any further is not to be fed for
+  // ever.
+  CloseDraft(session);
+  LoseDraft(session, "the drafter keeps asking for a resync", /*for_good=*/true);
+  RecordViolation(link, "repeated resyncs without growth in between");
+}
+
+void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
+  const SessionId id = Session::IdOfDraft(response.session);
+  const auto found = running_.find(id);
+  if (found == running_.end()) {
+    // Most have finished meanwhile, and their close is on the way.
+    if (id <= highest_session_) return;
+    return RecordViolation(link, absl::StrCat("session ", response.session, " was never opened"));
+  }
+  Session& session = *found->second;
+  if (session.standby() != nullptr && session.standby()->draft_id == response.session) {
+    OnStandbyResponse(link, session, response);
+    return;
+  }
+  if (session.partner() != nullptr && session.partner()->draft_id == response.session) {
+    OnPartnerResponse(link, session, response);
+    return;
+  }
+  if (response.session != session.draft_id()) return;  // Of a drafter that it is no longer bound to.
+  if (!session.drafting() || session.request().drafter->link != link || !LinkUsable(link)) return;
+  if (const auto* grow = std::get_if<Grow>(&response.event)) {
+    const bool stamped = response.received != absl::InfinitePast();
+    OnGrow(link, session, *grow, stamped ? response.received : clock_->Now());
+  } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
+    OnDraftOpened(link, session, *opened);
+  } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
+    if (resync->epoch == session.draft_epoch()) Resync(link, session);
+  } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
+    if (refused->epoch == session.draft_epoch()) OnRefused(session, refused->status);
+  } else if (const auto* used = std::get_if<FeaturesUsed>(&response.event)) {
+    OnFeaturesUsed(*used, session.draft_epoch(), session.features());
+  }
+}
+
+void Scheduler::PlanRounds(absl::Time now) {
+  const bool prefills = std::any_of(running_.begin(), running_.end(),
+                                    [](const auto& entry) { return !entry.second->prefilled(); });
+  const bool ready = std::any_of(running_.begin(), running_.end(),
+                                 [now](const auto& entry) { return entry.second->ReadyForRound(now); });
+  if (!prefills && (!ready || IsHeld(now))) return;
+  ReserveRoots();
+  // Trees take what the others can spare: every root has its row, and prompts have a quarter of the step.
+  const uint32_t for_prefill =
+      prefills ? std::min(options_.prefill_chunk, std::max(1u, engine_->max_rows() / 4)) : 0;
+  const uint32_t for_rounds = engine_->max_rows() - for_prefill;
+  ChooseRounds(now, for_rounds);
+  ChooseTrees(rounds_, for_rounds - static_cast<uint32_t>(rounds_.size()), for_prefill);
+  for (Session* session : rounds_) session->PlanRound(now, rows_);
+}
+
+// A session that waits for drafts joins a step that others make anyway: its row costs little, and what is
+// drafted meanwhile lies below the token it gets. When there are more sessions than rows, those that need not
+// wait go first, and among them those that were served longest ago.
+void Scheduler::ChooseRounds(absl::Time now, uint32_t max_rounds) {
+  for (const auto& [id, session] : running_) {
+    if (session->prefilled()) rounds_.push_back(session.get());
+  }
+  if (rounds_.size() <= max_rounds) return;
+  const auto turn = [now](const Session* session) {
+    return std::tuple(!session->ReadyForRound(now), session->last_served(), session->id());
+  };
+  std::sort(rounds_.begin(), rounds_.end(),
+            [&](const Session* a, const Session* b) { return turn(a) < turn(b); });
+  rounds_.resize(max_rounds);
+}
+
+absl::Status Scheduler::StartEngine() {
+  // Places for logits can only be given when the number of rows is known: the vector must not move
+  // afterwards.
+  const auto vocab_size = static_cast<size_t>(engine_->config().vocab_size);
+  size_t num_logit_rows = 0;
+  for (const Session* session : rounds_) {
+    if (!session->chooses_in_engine()) num_logit_rows += session->num_rows();
+  }
+  for (const Session* session : prefills_) num_logit_rows += session->prompt_rows().count;
+  if (logits_.size() < num_logit_rows * vocab_size) logits_.resize(num_logit_rows * vocab_size);
+  float* place = logits_.data();
+  for (const Session* session : rounds_) {
+    if (session->chooses_in_engine()) continue;
+    for (uint32_t i = 0; i < session->num_rows(); ++i, place += vocab_size) {
+      rows_[session->first_row() + i].logits = place;
+    }
+  }
+  for (const Session* session : prefills_) {
+    const Session::RowRange described = session->prompt_rows();
+    for (uint32_t i = 0; i < described.count; ++i, place += vocab_size)
+      rows_[described.first + i].logits = place;
+  }
+  feature_step_.Plan(features_.get(), absl::MakeSpan(rows_));
+  return engine_->Start(rows_);
+}
+
+void Scheduler::ConcludeRound(Session& session, absl::Time now) {
+  session.set_last_served(++num_rounds_);
+  const size_t first_copy = copies_.size();
+  Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), &copies_);
+  KeepAccepted(session, absl::MakeConstSpan(copies_).subspan(first_copy));
+  const std::optional<double> seconds = session.TakeRoundSeconds(now, result.report.committed);
+  CountYield(session, result.report, seconds);
+  if (seconds.has_value() && *seconds >= 0.0) {
+    // The prompts beside it would have been computed once.
+    const auto rounds = static_cast<uint32_t>(rounds_.size());
+    const double plain_forwards =
+        round_time_.Seconds(rounds + num_prefill_rows_, step_context_) +
+        (result.report.committed - 1.0) * round_time_.Seconds(rounds, step_context_);
+    // What comes between forward passes would come between plain ones as well, but for what was waited.
+    const double between =
+        std::max(*seconds - absl::ToDoubleSeconds(forward_time_) - step_wait_seconds_, 0.0);
+    result.report.round_seconds = *seconds;
+    result.report.plain_seconds = plain_forwards + result.report.committed * between;
+  }
+  result.report.forward_start = forward_start_;
+  result.report.forward_time = forward_time_;
+  result.report.with_prefill = std::find(prefills_.begin(), prefills_.end(), &session) != prefills_.end();
+  if (result.suspend_draft) SuspendDraft(session);
+  if (result.resume_draft) OpenDraft(session);
+  // The first of the three things below that someone waits for is the drafter's commit.
+  if (result.commit.has_value()) {
+    SendCommit(session, session.DrafterReader(), *std::move(result.commit));
+  }
+  if (result.standby_commit.has_value()) {
+    SendCommit(session, session.StandbyReader(), *std::move(result.standby_commit));
+  }
+  if (result.partner_commit.has_value()) {
+    SendCommit(session, session.PartnerReader(), *std::move(result.partner_commit));
+    if (!session.partner_adds()) ClosePartner(session, /*for_good=*/true);
+  }
+  if (session.request().trace_rounds) {
+    result.committed.trace = RoundTrace{.report = result.report,
+                                        .verify_start = forward_start_,
+                                        .verify_time = forward_time_,
+                                        .growth = session.TakeGrowthTrace(),
+                                        .tree = {}};
+    if (session.request().trace_trees) {
+      result.committed.trace->tree = session.TraceTree();
+      result.committed.trace->masked = session.TraceMasked();
+    }
+  }
+  if (!result.committed.tokens.empty()) listener_->OnTokens(session.id(), std::move(result.committed));
+  listener_->OnRound(session.id(), result.report);
+}
+
+absl::Status Scheduler::ConcludeRounds(absl::Time now) {
+  copies_.clear();
+  feature_step_.KeepCommitted(rows_, features_.get());
+  step_wait_seconds_ = 0.0;
+  for (const Session* session : rounds_) {
+    step_wait_seconds_ = std::max(step_wait_seconds_, session->round_wait_seconds());
+  }
+  for (Session* session : prefills_) TellPrompt(*session);
+  for (Session* session : rounds_) {
+    TellPrompt(*session);  // Of one without a prefill.
+    ConcludeRound(*session, now);
+  }
+  ObserveYields();
+  TANDEM_RETURN_IF_ERROR(engine_->CopyKv(copies_));
+  for (Session* session : prefills_) session->SettleKv();
+  for (Session* session : rounds_) session->SettleKv();
+  for (Session* session : rounds_) {
+    if (session->finished()) Finish(session->id(), session->end_status());
+  }
+  SendFeatures();
+  DecideWaits(now);
+  return absl::OkStatus();
+}
+
+bool Scheduler::Forward() {
+  assert(!in_flight_);
+  const absl::Time start = clock_->Now();
+  ExpireDeadlines(start);
+  short_of_memory_ = false;
+  if (std::exchange(forget_prefixes_, false)) pool_->ForgetPrefixes();
+  Admit();
+  SettleSwaps(start);
+  RetryDrafts(start);
+  rows_.clear();
+  rounds_.clear();
+  prefills_.clear();
+  num_prefill_rows_ = 0;
+  num_prompt_logit_rows_ = 0;
+  num_preemptions_ = 0;
+  PlanRounds(start);
+  PlanPrefill(start);
+  if (rows_.empty()) return false;
+  step_context_ = MeanContext();
+  forwarded_ = StartEngine();
+  forward_start_ = start;
+  forward_time_ = clock_->Now() - start;
+  in_flight_ = true;
+  awaited_ = false;
+  return true;
+}
+
+void Scheduler::Await() {
+  assert(in_flight_);
+  if (std::exchange(awaited_, true) || !forwarded_.ok()) return;
+  const absl::Time start = clock_->Now();
+  bool masked = false;
+  for (Session* session : rounds_) {
+    SessionConstraint* const constraint = session->request().constraint.get();
+    if (constraint == nullptr || session->chooses_in_engine() || !engine_->overlaps()) continue;
+    constraint->MaskAhead(session->selected());
+    masked = true;
+  }
+  const absl::Time finish = clock_->Now();
+  forwarded_ = engine_->Finish();
+  const absl::Duration wait = clock_->Now() - finish;
+  // A pass that was over by then may have ended before the masks.
+  hidden_mask_time_ = masked && wait >= kShortestWait ? finish - start : absl::ZeroDuration();
+  // What the owner did in between was no part of it, unless the engine went on. If that was done first,
+  // nobody knows when.
+  forward_time_ = engine_->overlaps() ? clock_->Now() - forward_start_ : forward_time_ + wait;
+  timed_ = !engine_->overlaps() || wait >= kShortestWait;
+}
+
+void Scheduler::Conclude() {
+  Await();
+  in_flight_ = false;
+  if (forwarded_.ok()) forwarded_ = ConcludeRounds(clock_->Now());
+  for (const auto& [session, reason] : std::exchange(cancelled_, {})) Cancel(session, reason);
+  if (!forwarded_.ok()) {
+    // The engine refuses only what the scheduler got wrong; no session can be trusted after that.
+    const absl::Status internal =
+        absl::InternalError(absl::StrCat("the engine failed: ", forwarded_.message()));
+    while (!running_.empty()) Finish(running_.begin()->first, internal);
+    return;
+  }
+  const StepReport report{.rows = static_cast<uint32_t>(rows_.size()),
+                          .prefill_rows = num_prefill_rows_,
+                          .sessions = static_cast<uint32_t>(rounds_.size()),
+                          .preemptions = num_preemptions_,
+                          .seconds = absl::ToDoubleSeconds(forward_time_),
+                          .modelled_seconds = round_time_.Uncorrected(
+                              std::max<uint32_t>(static_cast<uint32_t>(rows_.size()), 1), step_context_),
+                          .hidden_mask_seconds = absl::ToDoubleSeconds(hidden_mask_time_)};
+  if (timed_) round_time_.Observe(report.rows, report.seconds, step_context_);
+  listener_->OnStep(report);
+}
+
+absl::Time Scheduler::NextWake() const {
+  if (MayAdmit()) return absl::InfinitePast();
+  absl::Time wake = absl::InfiniteFuture();
+  const absl::Time now = clock_->Now();
+  for (const std::unique_ptr<Session>& session : waiting_) wake = std::min(wake, session->request().deadline);
+  // A step is made as soon as some session is ready and none is waited for by the others any more.
+  absl::Time ready_at = absl::InfiniteFuture();
+  absl::Time held_until = absl::InfinitePast();
+  for (const auto& [id, session] : running_) {
+    if (!session->prefilled()) return absl::InfinitePast();
+    wake = std::min(wake, session->request().deadline);
+    ready_at = std::min(ready_at, session->ReadyForRound(now) ? absl::InfinitePast() : session->wait_until());
+    held_until = std::max(held_until, session->hold_until(now));
+  }
+  if (held_until > now) ready_at = std::max(ready_at, held_until);
+  return std::min(wake, ready_at);
+}
+
+}  // namespace tandem

@@ -1,0 +1,54 @@
+// What a Session's request allows: which candidates are worth a row, and whether a choice may stand.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "verifier/session/session.h"
+
+namespace tandem {
+
+// Drawn drafts stay, all of them: that one was drawn counts, whatever becomes of it.
+void Session::DropForbidden(DraftOrigin origin, std::vector<TreeNode>* drafted) {
+  if (samples_drafts() || drafted->empty()) return;
+  const uint32_t banned = DropBanned(drafted);
+  num_banned_ += banned;
+  num_masked_ += banned;
+  if (request_.constraint == nullptr) return;
+  std::vector<ForbiddenNode> forbidden;
+  num_masked_ += request_.constraint->DropForbidden(drafted, request_.trace_trees ? &forbidden : nullptr);
+  for (ForbiddenNode& node : forbidden) masked_.emplace_back(origin, std::move(node));
+}
+
+uint32_t Session::DropBanned(std::vector<TreeNode>* nodes) const {
+  if (!sampler_.restricts()) return 0;
+  const auto next = static_cast<uint32_t>(kv_.tokens().size());
+  std::vector<NodeId> dropped;
+  size_t kept = 0;
+  for (const TreeNode& node : *nodes) {
+    if (std::find(dropped.begin(), dropped.end(), node.parent) == dropped.end() &&
+        sampler_.Allows(node.token, next + node.depth - 1)) {
+      (*nodes)[kept++] = node;
+    } else {
+      dropped.push_back(node.id);
+    }
+  }
+  nodes->resize(kept);
+  return static_cast<uint32_t>(dropped.size());
+}
+
+absl::Status Session::TakeChoice(TokenId token, uint32_t position) {
+  const auto nothing_left = [&](absl::string_view what) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, " can go on after ", position - request_.prompt.size(), " tokens of output"));
+  };
+  // Where nothing has a chance, token 0 was chosen.
+  if (!sampler_.Allows(token, position))
+    return nothing_left("sampling: no token that is allowed and not banned");
+  if (request_.constraint != nullptr && !request_.constraint->Commit(token))
+    return nothing_left("constraint: no token of the model");
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

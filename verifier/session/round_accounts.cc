@@ -1,0 +1,230 @@
+// What became of a Session's round, told apart by who drafted: reports, the request's summary, and what is
+// learned from the round. Everything that decides about a drafter learns from its own nodes alone.
+
+#include <algorithm>
+#include <utility>
+
+#include "verifier/session/drafter_record.h"
+#include "verifier/session/session.h"
+
+namespace tandem {
+namespace {
+
+void CountAt(std::vector<uint32_t>& histogram, size_t index) {
+  if (histogram.size() <= index) histogram.resize(index + 1);
+  ++histogram[index];
+}
+
+}  // namespace
+
+DraftTotals TotalsBy(const SessionSummary& summary, SourceKind source) {
+  DraftTotals totals;
+  for (const OriginSummary& entry : summary.by_origin) {
+    if (KindOf(entry.origin) != source) continue;
+    totals.draft_tokens += entry.draft_tokens;
+    totals.accepted_tokens += entry.accepted_tokens;
+  }
+  return totals;
+}
+
+// Every verified child of a node on the walk was compared with the target's choice there; no other node was.
+void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
+                            std::vector<JudgedNode>* judged) {
+  std::vector<NodeId> walk = {0};
+  std::vector<bool> is_accepted(selected_.size(), false);
+  for (const uint32_t place : accepted_) {
+    walk.push_back(selected_[place].id);
+    is_accepted[place] = true;
+  }
+  if (!walked_to_the_end_) walk.pop_back();
+  const float temperature = request_.sampling.temperature;
+  std::vector<uint32_t> depths;
+  // All of them before the first observation, after which the calibration would have to be fitted anew.
+  for (size_t i = 0; i < selected_.size(); ++i) {
+    const TreeNode& node = selected_[i];
+    if (!guesses_[i].IsBy(origin)) continue;
+    if (std::find(walk.begin(), walk.end(), node.parent) == walk.end()) continue;
+    const float score = guesses_[i].by(origin);
+    judged->push_back({.score = score,
+                       .calibrated = calibration->Calibrated(temperature, node.depth, score),
+                       .accepted = is_accepted[i]});
+    depths.push_back(node.depth);
+  }
+  for (size_t i = 0; i < judged->size(); ++i) {
+    calibration->Observe(temperature, depths[i], (*judged)[i].score, (*judged)[i].accepted);
+  }
+}
+
+std::vector<TracedNode> Session::TraceTree() const {
+  std::vector<TracedNode> tree;
+  tree.reserve(selected_.size());
+  for (const TreeNode& node : selected_) {
+    const auto parent =
+        std::find_if(selected_.begin(), selected_.begin() + static_cast<ptrdiff_t>(tree.size()),
+                     [&](const TreeNode& above) { return above.id == node.parent; });
+    const auto place = static_cast<uint32_t>(tree.size());
+    tree.push_back({.parent = node.parent == 0 ? 0 : static_cast<uint32_t>(parent - selected_.begin()) + 1,
+                    .token = node.token,
+                    .score = node.score,
+                    .accepted = std::find(accepted_.begin(), accepted_.end(), place) != accepted_.end(),
+                    .origin = guesses_[place].credited()});
+  }
+  return tree;
+}
+
+std::vector<TracedNode> Session::TraceMasked() const {
+  std::vector<TracedNode> masked;
+  for (const auto& [origin, forbidden] : masked_) {
+    if (masked.size() == kMaxTracedMasked) break;
+    // The place of what is above it, from 1; 0: the root.
+    size_t above = 0;
+    bool verified = true;
+    for (size_t i = 0; verified && i + 1 < forbidden.path.size(); ++i) {
+      const NodeId parent = above == 0 ? 0 : selected_[above - 1].id;
+      const TokenId token = forbidden.path[i];
+      const auto child = std::find_if(selected_.begin(), selected_.end(), [&](const TreeNode& node) {
+        return node.parent == parent && node.token == token;
+      });
+      verified = child != selected_.end();
+      above = static_cast<size_t>(child - selected_.begin()) + 1;
+    }
+    if (!verified) continue;
+    masked.push_back({.parent = static_cast<uint32_t>(above),
+                      .token = forbidden.path.back(),
+                      .score = forbidden.score,
+                      .origin = origin});
+  }
+  return masked;
+}
+
+std::optional<DraftSupply> Session::SupplyOfRound() const {
+  if (!request_.drafter.has_value()) return std::nullopt;
+  const bool drafted = std::any_of(guesses_.begin(), guesses_.end(), [](const Guesses& guesses) {
+    return guesses.IsBy(DraftOrigin::kDrafter);
+  });
+  if (drafted) return DraftSupply::kDrafted;
+  if (!drafting_ && !draft_suspended_) return DraftSupply::kLost;
+  if (!drafts_wanted_ || drafts_offered_) return DraftSupply::kUnwanted;
+  return draft_opened_ ? DraftSupply::kLate : DraftSupply::kOpening;
+}
+
+std::array<OriginOutcome, kNumDraftOrigins> Session::OutcomesOfRound() const {
+  std::array<OriginOutcome, kNumDraftOrigins> outcomes;
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    outcomes[i] = OutcomeOf(static_cast<DraftOrigin>(i), selected_, guesses_, accepted_, !finished_);
+  }
+  return outcomes;
+}
+
+void Session::FillShares(RoundReport& report,
+                         const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) const {
+  report.drafters = round_drafters_;
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    report.shares[i] = {.depth = outcomes[i].depth,
+                        .nodes = outcomes[i].credited,
+                        .accepted = outcomes[i].credited_accepted,
+                        .declined = offered_[i] - outcomes[i].credited};
+    report.declined += report.shares[i].declined;
+  }
+  for (size_t i = 0; i < selected_.size(); ++i) {
+    const double expected = double{selected_[i].path_score};
+    report.expected_accepted += expected;
+    report.shares[static_cast<size_t>(guesses_[i].credited())].expected_accepted += expected;
+  }
+  for (const uint32_t place : accepted_) report.accepted_by.push_back(guesses_[place].credited());
+  report.wait_seconds = round_wait_seconds_;
+  report.shares[static_cast<size_t>(DraftOrigin::kDrafter)].wait_seconds = round_wait_seconds_;
+  for (const DraftOrigin own : {DraftOrigin::kGrammar, DraftOrigin::kPrediction, DraftOrigin::kLocal}) {
+    report.shares[static_cast<size_t>(own)].wait_seconds = guess_seconds_[static_cast<size_t>(own)];
+  }
+}
+
+OriginSummary& Session::SummaryOf(DraftOrigin origin, const std::string& drafter) {
+  const auto find = [&](absl::string_view name) {
+    return std::find_if(
+        summary_.by_origin.begin(), summary_.by_origin.end(),
+        [&](const OriginSummary& entry) { return entry.origin == origin && entry.drafter == name; });
+  };
+  if (const auto found = find(drafter); found != summary_.by_origin.end()) return *found;
+  std::string name = drafter;
+  if (summary_.by_origin.size() >= kMostOriginSummaries) {
+    name = kOtherDrafters;
+    if (const auto found = find(name); found != summary_.by_origin.end()) return *found;
+  }
+  return summary_.by_origin.emplace_back(OriginSummary{.origin = origin, .drafter = std::move(name)});
+}
+
+void Session::CountRound(const RoundReport& report,
+                         const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) {
+  ++summary_.rounds;
+  CountAt(summary_.window_histogram, report.depth);
+  if (report.kind != RoundKind::kUndrafted) {
+    ++summary_.drafted_rounds;
+    ++(report.kind == RoundKind::kHit ? summary_.hits : summary_.misses);
+    summary_.draft_tokens += report.nodes;
+    summary_.accepted_tokens += report.accepted;
+    for (uint32_t i = 0; i < report.accepted; ++i) CountAt(summary_.accepted_per_position, i);
+  }
+  uint32_t num_origins = 0;
+  for (size_t i = 0; i < kNumDraftOrigins; ++i) {
+    const OriginShare& share = report.shares[i];
+    if (share.empty()) continue;
+    const auto origin = static_cast<DraftOrigin>(i);
+    OriginSummary& entry = SummaryOf(origin, report.drafters.NameOf(origin));
+    entry.wait_seconds += share.wait_seconds;
+    if (share.nodes == 0) continue;
+    ++num_origins;
+    ++entry.rounds;
+    entry.draft_tokens += share.nodes;
+    entry.accepted_tokens += share.accepted;
+    entry.rejections += outcomes[i].rejected ? 1 : 0;
+    for (size_t at = 0; at < report.accepted_by.size(); ++at) {
+      if (report.accepted_by[at] == origin) CountAt(entry.accepted_per_position, at);
+    }
+  }
+  summary_.merged_rounds += num_origins > 1 ? 1 : 0;
+}
+
+void Session::SummariseCosts(const RoundCosts& costs) {
+  summary_.policy_state = policy_->ExportState();
+  for (uint32_t window = 0; window <= costs.limits.max_depth; ++window) {
+    summary_.verify_seconds.push_back(costs.VerifySeconds(window));
+  }
+  if (summary_.drafter.empty()) return;
+  summary_.exposed_level_seconds = costs.draft_seconds_per_level;
+  summary_.hidden_level_seconds = costs.hidden_draft_seconds_per_level;
+}
+
+void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
+                           const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) {
+  const OriginOutcome& drafted = outcomes[static_cast<size_t>(DraftOrigin::kDrafter)];
+  ObservePartner(outcomes[static_cast<size_t>(DraftOrigin::kPartner)]);
+  const auto observe_own = [&](DraftOrigin origin, ScoreCalibration* calibration) {
+    std::vector<JudgedNode> judged;
+    if (calibration != nullptr) ObserveScores(origin, calibration, &judged);
+  };
+  observe_own(DraftOrigin::kGrammar, forced_calibration_);
+  observe_own(DraftOrigin::kPrediction, prediction_calibration_);
+  observe_own(DraftOrigin::kLocal, local_calibration_);
+  if (!drafting_ && !draft_suspended_) return;
+  if (round_record_ != record_) return;  // Its drafter has gone during the pass, and there is another.
+  // To the drafter's account, a round without nodes of its own is undrafted, whoever else drafted.
+  const OriginShare& share = report.shares[static_cast<size_t>(DraftOrigin::kDrafter)];
+  RoundOutcome outcome{.depth = drafted.depth,
+                       .accepted = drafted.accepted,
+                       .rejected = drafted.rejected,
+                       .declined = drafted.guessed == 0 && share.declined > 0,
+                       .wait_seconds = report.wait_seconds,
+                       .committed = committed};
+  summary_.drafter_accepted_tokens += drafted.accepted;
+  summary_.drafter_rejections += drafted.rejected ? 1 : 0;
+  ObserveScores(DraftOrigin::kDrafter, &record_->calibration, &report.judged);
+  acceptance_.Observe(outcome);
+  record_->acceptance.Observe(outcome);
+  policy_->Observe(outcome);
+  if (budget_.depth > 0) {
+    draft_seconds_per_level_.Add(report.wait_seconds / std::max<uint32_t>(outcome.depth, 1));
+  }
+}
+
+}  // namespace tandem

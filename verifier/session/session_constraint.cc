@@ -1,0 +1,229 @@
+#include "verifier/session/session_constraint.h"
+
+#include <algorithm>
+#include <cassert>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/grammar/forced_tokens.h"
+#include "common/grammar/token_mask.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kLastTokens = 16;
+// Of a forced token: what must be spelled is known, how is the target's choice. The last one may be spelled
+// together with what comes after it, which is not known.
+constexpr float kForcedScore = 0.95f;
+constexpr float kLastForcedScore = 0.6f;
+
+}  // namespace
+
+SessionConstraint::SessionConstraint(std::unique_ptr<ConstraintState> state,
+                                     std::shared_ptr<const Tokenizer> tokenizer, int32_t vocab_size)
+    : cursor_(std::move(state)), tokenizer_(std::move(tokenizer)), mask_(MaskWords(vocab_size)) {}
+
+absl::Status SessionConstraint::Replay(absl::Span<const TokenId> emitted) {
+  for (size_t i = 0; i < emitted.size(); ++i) {
+    if (Commit(emitted[i])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("emitted.ids[", i, "]: ", emitted[i], ", which the constraint does not allow there"));
+  }
+  return absl::OkStatus();
+}
+
+TokenIds SessionConstraint::PathTo(int32_t place) const {
+  TokenIds path;
+  for (; place != kRoot; place = links_[static_cast<size_t>(place)].parent) {
+    path.push_back(links_[static_cast<size_t>(place)].token);
+  }
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+std::vector<bool> SessionConstraint::Allowed() {
+  std::vector<bool> allowed(links_.size());
+  for (size_t i = 0; i < links_.size(); ++i) {
+    const int32_t parent = links_[i].parent;
+    allowed[i] = (parent == kRoot || allowed[static_cast<size_t>(parent)]) &&
+                 cursor_.MoveTo(PathTo(static_cast<int32_t>(i)));
+  }
+  return allowed;
+}
+
+namespace {
+
+// Places of the nodes' parents; -1: the root.
+std::vector<int32_t> ParentsOf(absl::Span<const TreeNode> nodes) {
+  std::vector<int32_t> parents;
+  parents.reserve(nodes.size());
+  for (const TreeNode& node : nodes) {
+    const auto end = nodes.begin() + static_cast<ptrdiff_t>(parents.size());
+    const auto parent =
+        std::find_if(nodes.begin(), end, [&](const TreeNode& above) { return above.id == node.parent; });
+    parents.push_back(node.depth == 1 ? -1 : static_cast<int32_t>(parent - nodes.begin()));
+  }
+  return parents;
+}
+
+}  // namespace
+
+void SessionConstraint::SetLinks(absl::Span<const TreeNode> nodes) {
+  links_.clear();
+  const std::vector<int32_t> parents = ParentsOf(nodes);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    links_.push_back({.parent = parents[i], .token = nodes[i].token});
+  }
+}
+
+uint32_t SessionConstraint::DropForbidden(std::vector<TreeNode>* nodes,
+                                          std::vector<ForbiddenNode>* forbidden) {
+  SetLinks(*nodes);
+  const std::vector<bool> allowed = Allowed();
+  size_t kept = 0;
+  for (size_t i = 0; i < nodes->size(); ++i) {
+    const int32_t parent = links_[i].parent;
+    if (allowed[i]) {
+      (*nodes)[kept++] = (*nodes)[i];
+    } else if (forbidden != nullptr && (parent == kRoot || allowed[static_cast<size_t>(parent)])) {
+      forbidden->push_back({.path = PathTo(static_cast<int32_t>(i)), .score = (*nodes)[i].score});
+    }
+  }
+  const auto dropped = static_cast<uint32_t>(nodes->size() - kept);
+  nodes->resize(kept);
+  num_dropped_ += dropped;
+  return dropped;
+}
+
+uint32_t SessionConstraint::DropForbidden(std::vector<ProposedNode>* nodes) {
+  links_.clear();
+  for (const ProposedNode& node : *nodes) links_.push_back({.parent = node.parent, .token = node.token});
+  const std::vector<bool> allowed = Allowed();
+  std::vector<int32_t> places(nodes->size(), kRoot);  // Of those that stay.
+  size_t kept = 0;
+  for (size_t i = 0; i < nodes->size(); ++i) {
+    if (!allowed[i]) continue;
+    ProposedNode node = (*nodes)[i];
+    if (node.parent >= 0) node.parent = places[static_cast<size_t>(node.parent)];
+    places[i] = static_cast<int32_t>(kept);
+    (*nodes)[kept++] = node;
+  }
+  const auto dropped = static_cast<uint32_t>(nodes->size() - kept);
+  nodes->resize(kept);
+  num_dropped_ += dropped;
+  return dropped;
+}
+
+std::vector<GrowthBranch<SessionConstraint::Spelled>> SessionConstraint::NextForced(absl::string_view forced,
+                                                                                    const Spelled& spelled) {
+  std::vector<GrowthBranch<Spelled>> branches;
+  const absl::string_view left = forced.substr(std::min(spelled.bytes, forced.size()));
+  if (left.empty()) return branches;
+  const auto add = [&](TokenId token, float score, TokenIds rest) {
+    TokenIds path = spelled.path;
+    path.push_back(token);
+    // What spells the bytes may not come where the constraint tells tokens of one text apart.
+    if (!cursor_.MoveTo(path)) return;
+    const size_t bytes = spelled.bytes + tokenizer_->TokenBytes(token).size();
+    branches.push_back({.token = token,
+                        .score = score,
+                        .state = {.bytes = bytes, .path = std::move(path), .rest = std::move(rest)}});
+  };
+  if (spellings_ != nullptr) {
+    for (const ForcedSpellings::Guess& guess : spellings_->Likely(salt_, left))
+      add(guess.token, guess.score, {});
+  }
+  if (!branches.empty()) return branches;
+  TokenIds tokens = spelled.rest;
+  if (tokens.empty()) {
+    TokenIds before = last_tokens_;
+    before.insert(before.end(), spelled.path.begin(), spelled.path.end());
+    tokens = SpellForced(*tokenizer_, before, left);
+  }
+  if (tokens.empty()) return branches;
+  add(tokens.front(), tokens.size() == 1 ? kLastForcedScore : kForcedScore,
+      {tokens.begin() + 1, tokens.end()});
+  return branches;
+}
+
+std::vector<ProposedNode> SessionConstraint::Forced(const ProposalLimits& limits) {
+  cursor_.MoveTo({});
+  forced_ = cursor_.ForcedBytes();
+  if (forced_.empty()) return {};
+  return GrowBestFirst(Spelled{}, limits,
+                       [this](const Spelled& spelled) { return NextForced(forced_, spelled); });
+}
+
+// The bytes that must come are taken down when candidates are made, not at every token.
+void SessionConstraint::LearnSpelling(TokenId token) {
+  if (forced_.empty()) return;
+  const absl::string_view bytes = tokenizer_->TokenBytes(token);
+  const bool is_part = absl::StartsWith(forced_, bytes);
+  // A token may go on beyond them.
+  if (spellings_ != nullptr && !bytes.empty() && (is_part || absl::StartsWith(bytes, forced_))) {
+    spellings_->Learn(salt_, forced_, token);
+  }
+  forced_.erase(0, is_part && !bytes.empty() ? bytes.size() : std::string::npos);
+}
+
+void SessionConstraint::BeginWalk(absl::Span<const TreeNode> nodes) {
+  SetLinks(nodes);
+}
+
+void SessionConstraint::FillMask(int32_t place, absl::Span<uint32_t> mask) {
+  if (cursor_.MoveTo(PathTo(place))) {
+    cursor_.FillMask(mask);
+  } else {
+    // Behind what is not allowed nothing is. Only rules that draw drafts come by, on their way to reject it.
+    std::fill(mask.begin(), mask.end(), 0u);
+  }
+}
+
+void SessionConstraint::CountMasks(uint32_t masks, absl::Time start) {
+  if (mask_work_.masks == 0) mask_work_.start = start;
+  mask_work_.masks += masks;
+  mask_work_.end = Now();
+}
+
+void SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
+  const absl::Time start = Now();
+  SetLinks(nodes);
+  num_masks_ahead_ = 1 + nodes.size();
+  if (masks_ahead_.size() < num_masks_ahead_) masks_ahead_.resize(num_masks_ahead_);
+  for (size_t row = 0; row < num_masks_ahead_; ++row) {
+    masks_ahead_[row].resize(mask_.size());
+    FillMask(static_cast<int32_t>(row) - 1, absl::MakeSpan(masks_ahead_[row]));
+  }
+  CountMasks(static_cast<uint32_t>(num_masks_ahead_), start);
+  mask_work_.time += mask_work_.end - start;
+}
+
+void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> logits) {
+  const absl::Time start = Now();
+  absl::Span<const uint32_t> mask = mask_;
+  if (num_masks_ahead_ > 0) {
+    mask = masks_ahead_[node.has_value() ? 1 + *node : 0];
+  } else {
+    FillMask(node.has_value() ? static_cast<int32_t>(*node) : kRoot, absl::MakeSpan(mask_));
+    CountMasks(1, start);
+  }
+  ApplyMask(mask, logits);
+  mask_work_.time += Now() - start;
+}
+
+void SessionConstraint::EndWalk() {
+  num_masks_ahead_ = 0;
+  links_.clear();
+}
+
+bool SessionConstraint::Commit(TokenId token) {
+  if (!cursor_.Commit(token)) return false;
+  LearnSpelling(token);
+  if (last_tokens_.size() == kLastTokens) last_tokens_.erase(last_tokens_.begin());
+  last_tokens_.push_back(token);
+  return true;
+}
+
+}  // namespace tandem

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/clock.h"
+#include "common/base/token.h"
+#include "common/drafting/best_first.h"
+#include "common/drafting/draft_source.h"
+#include "common/grammar/compiled.h"
+#include "common/grammar/constraint_cursor.h"
+#include "common/speculation/candidate_tree.h"
+#include "common/tokenizer/tokenizer.h"
+#include "verifier/session/forced_spellings.h"
+
+namespace tandem {
+
+// A candidate that a constraint does not allow.
+struct ForbiddenNode {
+  TokenIds path;  // From the root's child down, its own token last.
+  float score = 0.0f;
+};
+
+// The cost of the masks of one round's rows.
+struct MaskWork {
+  absl::Duration time;  // To make them, and to apply them.
+  uint32_t masks = 0;   // That were made.
+  // From the first mask to the last. If the walk makes them, this includes the choices between them.
+  absl::Time start;
+  absl::Time end;
+};
+
+// The constraint of one request: follows the output, drops forbidden candidates from trees, and masks the
+// target's logits. The tokens that a round commits depend only on the output's tokens (law 2).
+//
+//   Replay -> [ DropForbidden, Forced ... -> (MaskAhead) -> BeginWalk -> Mask ... -> EndWalk -> Commit ... ]*
+//
+// Not thread-safe.
+class SessionConstraint {
+ public:
+  // `state`: before any output. Its vocabulary has `vocab_size` tokens.
+  SessionConstraint(std::unique_ptr<ConstraintState> state, std::shared_ptr<const Tokenizer> tokenizer,
+                    int32_t vocab_size);
+
+  // Advances over output that was generated elsewhere. InvalidArgument names the token that is not allowed.
+  absl::Status Replay(absl::Span<const TokenId> emitted);
+
+  // Measures the time of masks by this clock, which outlives the constraint. Without a clock it counts as
+  // zero.
+  void TimeBy(const Clock* clock) { clock_ = clock; }
+  // Spells forced bytes as the target did before under constraints with this salt, and records how it spells
+  // them now. `spellings` outlive the constraint.
+  void SpellBy(ForcedSpellings* spellings, uint64_t salt) {
+    spellings_ = spellings;
+    salt_ = salt;
+  }
+
+  // Removes from a tree, in which parents come before children, the nodes that the constraint forbids and all
+  // nodes below them. Returns how many. Ids stay. `forbidden`, unless null, gets those of them whose parent
+  // is the root or an allowed node.
+  uint32_t DropForbidden(std::vector<TreeNode>* nodes, std::vector<ForbiddenNode>* forbidden = nullptr);
+  // The same for a proposal.
+  uint32_t DropForbidden(std::vector<ProposedNode>* nodes);
+  // The forced tokens: the bytes that must come, spelled as the target spelled them before or, if they never
+  // came, as the tokenizer does after the output so far. Each token has as score the probability that the
+  // target spells the bytes so.
+  std::vector<ProposedNode> Forced(const ProposalLimits& limits);
+
+  // Makes the masks of all rows of the round's tree, for Mask to use. This is free while a device computes.
+  // Without it, each mask is made when the walk reaches its row, which needs fewer masks.
+  void MaskAhead(absl::Span<const TreeNode> nodes);
+  // These masks, for the root and each node, until EndWalk; empty without MaskAhead.
+  absl::Span<const std::vector<uint32_t>> masks_ahead() const {
+    return absl::MakeConstSpan(masks_ahead_).first(num_masks_ahead_);
+  }
+  // Starts the walk over the round's tree. `nodes` must exist until EndWalk.
+  void BeginWalk(absl::Span<const TreeNode> nodes);
+  // Masks the logits after a node, or after the root, to the tokens allowed there. `logits`: [vocab_size].
+  void Mask(std::optional<uint32_t> node, absl::Span<float> logits);
+  void EndWalk();
+  // Appends `token` to the output. False if it is forbidden; then no token was allowed.
+  bool Commit(TokenId token);
+
+  // Candidates dropped so far.
+  uint32_t num_dropped() const { return num_dropped_; }
+  // The cost of masks since the last call.
+  MaskWork TakeMaskWork() { return std::exchange(mask_work_, {}); }
+
+ private:
+  static constexpr int32_t kRoot = -1;
+  struct Link {
+    int32_t parent = kRoot;  // Index of an earlier one.
+    TokenId token = 0;
+  };
+
+  // The progress of a spelling of forced bytes.
+  struct Spelled {
+    size_t bytes = 0;
+    TokenIds path;
+    TokenIds rest;  // The tokenizer's spelling of what is left, if it is known.
+  };
+  // The tokens that may come next in `forced`, as far as the constraint allows them.
+  std::vector<GrowthBranch<Spelled>> NextForced(absl::string_view forced, const Spelled& spelled);
+  void LearnSpelling(TokenId token);
+
+  // The tokens from the root's child down to `place`.
+  TokenIds PathTo(int32_t place) const;
+  // For every link, whether the constraint allows it and all links above it.
+  std::vector<bool> Allowed();
+  void SetLinks(absl::Span<const TreeNode> nodes);
+  absl::Time Now() const { return clock_ == nullptr ? absl::UnixEpoch() : clock_->Now(); }
+  void FillMask(int32_t place, absl::Span<uint32_t> mask);
+  // Masks were made, since `start`.
+  void CountMasks(uint32_t masks, absl::Time start);
+
+  ConstraintCursor cursor_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  TokenIds last_tokens_;  // Of the output, as many as the spelling of the next ones may depend on.
+  ForcedSpellings* spellings_ = nullptr;
+  uint64_t salt_ = 0;
+  std::string forced_;  // Bytes that must come now, as far as it is known.
+  std::vector<uint32_t> mask_;
+  std::vector<std::vector<uint32_t>>
+      masks_ahead_;  // Of the root and of each node; kept to reuse their memory.
+  size_t num_masks_ahead_ = 0;
+  std::vector<Link> links_;  // The tree we are in.
+  uint32_t num_dropped_ = 0;
+  const Clock* clock_ = nullptr;
+  MaskWork mask_work_;
+};
+
+}  // namespace tandem
