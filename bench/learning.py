@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Measures how a learned drafter follows a shift of traffic: tokens per round of every bundled drafter and of the
-learned one, on the new and the old traffic, all on the same requests.
+"""What learned drafters make of a shift of traffic: four customers that sent stories now send something else, each its own
+(bench/learning_traffic.py). Their requests are served and kept by a router, a drafter is learned for each, and tokens per round of
+every bundled drafter and of the learned one are counted on prompts that were not learned from, of the new traffic and of the old.
 
-    bench/learning.py --bin-dir build/release/bin --train-python build/train/bin/python --new code.jsonl --old story.jsonl \
-        --requests 2000 -- --steps 600
+    bench/learning.py --bin-dir build/release/bin --train-python build/train/bin/python --requests 2000 --core-minutes 60 -- --bf16
 
-Prompts are JSON lines with "prompt", "text" or "question" (one turn of a chat). The last --measure prompts of each file
-are kept for the comparison. The script sends the other prompts of --new until there are --requests requests, and trains
-on the router's spool, starting from --start. Arguments after -- go to tandem-trainer. Needs tests/requirements.txt (run
-with tests/e2e/run_python_test.py) and, in --train-python, torch.
+The requests are all customers' together, and so is --core-minutes, the time of cores that training may take. What follows -- goes to
+tandem-trainer. Tokens per round are counted by `tandem-bench rounds`, without any timing, and its outputs are the same with every
+drafter or there is no result. Needs tests/requirements.txt (run with tests/e2e/run_python_test.py) and, in --train-python, torch.
 """
 
 import argparse
@@ -16,127 +15,163 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
-import tempfile
 import time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+LEARNING = REPOSITORY / "deploy" / "learning"
+sys.path[:0] = [str(REPOSITORY / "tests" / "e2e"), str(LEARNING)]
+
+import learning_traffic  # noqa: E402
+
+OLD = "stories"
+MEASURED = "measured"  # The tenant by which a router says what prompts are as tokens.
 
 
 def parse():
     own, rest = sys.argv[1:], []
     if "--" in own:
         own, rest = own[: own.index("--")], own[own.index("--") + 1 :]
-    parser = argparse.ArgumentParser(description="What a learned drafter makes of a shift of traffic.")
+    parser = argparse.ArgumentParser(description="What learned drafters make of a shift of traffic.")
     add = parser.add_argument
     add("--bin-dir", default=os.environ.get("TANDEM_BIN_DIR"), help="folder of the binaries")
     add("--train-python", required=True, help="a Python that has torch")
-    add("--new", required=True, type=pathlib.Path, help="prompts of the new traffic")
-    add("--old", required=True, type=pathlib.Path, help="prompts of the old traffic")
-    add("--start", default="general-1m", help="bundled drafter to begin with (%(default)s)")
-    add("--requests", type=int, default=2000, help="to learn from (%(default)s)")
-    add("--measure", type=int, default=40, help="prompts of each kind that are compared on (%(default)s)")
+    add("--customers", default=",".join(learning_traffic.SHIFTS), help="of bench/learning_traffic.py (%(default)s)")
+    add("--start", default="general-4m", help="bundled drafter to begin with (%(default)s)")
+    add("--requests", type=int, default=2000, help="to learn from, of all customers (%(default)s)")
+    add("--core-minutes", type=float, default=60, help="of training, for all customers (%(default)s)")
+    add("--measure", type=int, default=24, help="prompts of each kind that are compared on (%(default)s)")
     add("--max-tokens", type=int, default=64, help="of an output (%(default)s)")
-    add("--at-once", type=int, default=4, help="requests at a time (%(default)s)")
-    add("--json", type=pathlib.Path, help="where to write the figures")
+    add("--measure-tokens", type=int, default=48, help="of an output that is compared on, which does not end early (%(default)s)")
+    add("--at-once", type=int, default=8, help="requests at a time (%(default)s)")
+    add("--seed", type=int, default=1, help="of the prompts (%(default)s)")
+    add("--work", type=pathlib.Path, required=True, help="folder for the spool, the models and the figures; a run that was cut off goes on")
     args = parser.parse_args(own)
-    args.trainer_flags = rest
+    args.trainer_flags, args.customers = rest, args.customers.split(",")
     return args
 
 
-def read_prompts(path, request_for, max_tokens):
-    requests = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if "question" in row:
-            request = request_for(max_tokens=max_tokens)
-            request.chat.messages.add(role="user", content=row["question"])
-        else:
-            request = request_for(row.get("prompt", row.get("text")), max_tokens)
-        request.stopping.ignore_eos = False
-        request.sampling.seed = len(requests)
-        requests.append(request)
-    return requests
-
-
-def main():
-    args = parse()
-    os.environ["TANDEM_BIN_DIR"] = str(pathlib.Path(args.bin_dir).resolve())
-    sys.path.insert(0, str(REPOSITORY / "tests" / "e2e"))
-    import processes
+def serve(args, processes):
+    """Sends all requests, unless an earlier run did; writes what is measured on as tokens."""
+    import spool
 
     stack = processes.ProcessTest()
     stack.setUp()
     try:
-        run(args, stack, processes)
+        tenants = [{"name": name, "token": name, "record_traffic": True} for name in (*args.customers, MEASURED)]
+        config = {
+            "models": [{"name": processes.TARGET, "folder": str(processes.MODELS / processes.TARGET)}],
+            "tenants": tenants,
+            "registration": {"verifiers": True},
+        }
+        path = args.work / "router.yaml"
+        path.write_text(json.dumps(config))
+        kept = ("--spool", args.work / "spool", "--spool-keys", args.work / "keys", "--spool-rate-kib", 10000)
+        router = stack.start("tandem-router", "--config", path, *kept).wait_ready()
+        verifier = ("--model", processes.MODELS / processes.TARGET, "--register", router.address)
+        stack.start("tandem-verifier", *verifier).wait_ready()
+
+        def requests(customer, tenant, rows, **limits):
+            for number, row in enumerate(rows):
+                request = processes.request_for(row.get("prompt", ""), request_id=f"{customer}-{number}", **limits)
+                if "question" in row:
+                    request.ClearField("text")
+                    request.chat.messages.add(role="user", content=row["question"])
+                request.stopping.ignore_eos = False
+                request.sampling.seed = number + 1
+                yield tenant, request
+
+        each, everything = args.requests // len(args.customers), []
+        for customer in (*args.customers, OLD):
+            rows = learning_traffic.traffic(customer, (each if customer != OLD else 0) + args.measure, args.seed)
+            everything += requests(customer, MEASURED, rows[: args.measure], max_tokens=1)
+            everything += requests(customer, customer, rows[args.measure :], max_tokens=args.max_tokens)
+        started = time.monotonic()
+        with router.channel() as channel, concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
+            send = lambda one: processes.Generation(channel, one[1], token=one[0], timeout=600).read()  # noqa: E731
+            for number, _ in enumerate(pool.map(send, everything), 1):
+                if number % 100 == 0:
+                    print(f"  {number}/{len(everything)} requests  {time.monotonic() - started:.0f} s", flush=True)
+        written = lambda: router.metric("tandem_router_spool_records_total") == len(everything)  # noqa: E731
+        processes.wait_until(written, "all records in the spool")
     finally:
         stack.doCleanups()
+    prompts = {}
+    for record in spool.read_tenant([args.work / "spool"], args.work / "keys", MEASURED, spool.Damage()):
+        prompts.setdefault(record.request_id.rpartition("-")[0], []).append(record.prompt)
+    for customer, rows in prompts.items():
+        assert len(rows) == args.measure
+        (args.work / f"{customer}.json").write_text(json.dumps({"cases": [{"prompt_ids": row} for row in rows]}))
+    (args.work / "served").touch()
 
 
-def run(args, stack, processes):
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="tandem-learning-", dir=stack.folder))
-    config = {
-        "models": [{"name": processes.TARGET, "folder": str(processes.MODELS / processes.TARGET)}],
-        "tenants": [{"name": "acme", "token": "secret", "record_traffic": True, "admin": True}],
-        "registration": {"verifiers": True, "drafters": True},
-    }
-    (folder / "router.yaml").write_text(json.dumps(config))
-    spool = ("--spool", folder / "spool", "--spool-keys", folder / "keys", "--spool-rate-kib", 10000)
-    router = stack.start("tandem-router", "--config", folder / "router.yaml", *spool).wait_ready()
-    register = ("--register", router.address)
-    (folder / "models").mkdir()
-    drafter = stack.start_drafter(flags=("--models-folder", folder / "models", *register)).wait_ready()
-    stack.start_verifier(*register, "--simulate-target-ms", "4").wait_ready()
-    new, old = (read_prompts(path, processes.request_for, args.max_tokens) for path in (args.new, args.old))
-    measured = {"new": new[-args.measure :], "old": old[-args.measure :]}
-    new = new[: -args.measure]
+def learn(args, models, customer):
+    """The card of the customer's learned drafter."""
+    output = args.work / "models" / customer
+    if not output.exists():
+        command = [args.train_python, "-B", LEARNING / "tandem-trainer", "--tenant", customer, "--output", output]
+        command += ["--spool", args.work / "spool", "--keys", args.work / "keys"]
+        command += ["--start", models / f"tandem-draft-{args.start}"]
+        command += ["--max-core-seconds", 60 * args.core_minutes / len(args.customers), *args.trainer_flags]
+        status = subprocess.run(list(map(str, command)), check=False).returncode
+        if status not in (0, 3):
+            raise SystemExit(f"tandem-trainer ended with status {status}")
+        if status == 3:
+            return json.loads(output.with_name(f"{customer}.refused.json").read_text())
+    return json.loads((output / "draft_card.json").read_text())
 
-    def send(request, name=""):
-        copy = type(request)()
-        copy.CopyFrom(request)
-        copy.speculation.drafter = name
-        with router.channel() as channel:
-            generation = processes.Generation(channel, copy).read()
-        rounds = generation.stats.rounds
-        earned = sum(s.accepted_tokens for s in generation.stats.by_source if s.drafter == name)
-        return rounds, rounds + earned, generation.output
 
-    with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
-        started = time.monotonic()
-        list(pool.map(send, (new[i % len(new)] for i in range(args.requests))))
-        print(f"{args.requests} requests in {time.monotonic() - started:.0f} s", flush=True)
-        command = [args.train_python, "-B", REPOSITORY / "deploy" / "learning" / "tandem-trainer", "--tenant", "acme"]
-        command += ["--spool", folder / "spool", "--keys", folder / "keys", "--output", folder / "models" / "learned"]
-        command += ["--start", processes.MODELS / f"tandem-draft-{args.start}", *args.trainer_flags]
-        started = time.monotonic()
-        subprocess.run(list(map(str, command)), check=True)
-        seconds = time.monotonic() - started
-        stack.command(drafter, "drafters", "load", "learned")
-        names = [*processes.DRAFTERS, "learned"]
-        known = lambda: "learned" in stack.command(router, "servers")  # noqa: E731
-        processes.wait_until(known, "the learned drafter at the router")
-        figures = {}
-        for kind, requests in measured.items():
-            outputs = None
-            for name in names:
-                results = list(pool.map(lambda request, name=name: send(request, name), requests))
-                said = [output for _, _, output in results]
-                assert outputs in (None, said), "an output depends on the drafter"
-                outputs = said
-                figures.setdefault(name, {})[kind] = sum(r[1] for r in results) / sum(r[0] for r in results)
-    best = {kind: max(figures[name][kind] for name in processes.DRAFTERS) for kind in measured}
-    print(f"tokens per round (target's own and the drafter's); trained for {seconds:.0f} s")
-    for name in names:
-        print(f"  {name:12} new {figures[name]['new']:.3f}  old {figures[name]['old']:.3f}")
-    own = figures[args.start]
-    learned = figures["learned"]
-    print(
-        f"learned: {learned['new'] / best['new'] - 1:+.1%} of the best bundled on the new traffic,"
-        f" {learned['new'] / own['new'] - 1:+.1%} of {args.start}; {learned['old'] / own['old'] - 1:+.1%} of it on the old"
-    )
-    if args.json:
-        args.json.write_text(json.dumps({"figures": figures, "training_seconds": seconds, "requests": args.requests}, indent=2) + "\n")
+def rounds(args, models, prompts, folder):
+    """Tokens per round of a drafter, as served: seeded and calibrated."""
+    command = [pathlib.Path(args.bin_dir) / "tandem-bench", "rounds", "--target", models / "tandem-target-15m", "--drafter", folder]
+    command += ["--prompts", args.work / f"{prompts}.json", "--nodes", 16, "--temperature", 0.8, "--seeds", 1]
+    command += ["--max-tokens", args.measure_tokens]
+    done = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+    (row,) = re.findall(r"\| seeded, calibrated \| ([0-9.]+) \|", done.stdout)
+    return float(row)
+
+
+def main():
+    args = parse()
+    os.environ["TANDEM_BIN_DIR"] = args.bin_dir = str(pathlib.Path(args.bin_dir).resolve())
+    import processes
+
+    args.work.mkdir(parents=True, exist_ok=True)
+    if not (args.work / "served").exists():
+        serve(args, processes)
+    models = processes.MODELS
+    cards = {customer: learn(args, models, customer) for customer in args.customers}
+    bundled = {name: models / f"tandem-draft-{name}" for name in processes.DRAFTERS}
+    figures = {}
+
+    def measure(name, folder, prompts):
+        figures.setdefault(name, {})[prompts] = rounds(args, models, prompts, folder)
+        print(f"  {name} on {prompts}: {figures[name][prompts]:.2f}", flush=True)
+
+    for prompts in (OLD, *args.customers):
+        for name, folder in bundled.items():
+            measure(name, folder, prompts)
+    for customer in args.customers:
+        if not cards[customer]["refused"]:
+            for prompts in (customer, OLD):
+                measure(f"learned from {customer}", args.work / "models" / customer, prompts)
+    print(f"| customer | best bundled | learned | gain | stories, {args.start} | stories, learned | change | s of a core |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for customer in args.customers:
+        best = max(bundled, key=lambda name: figures[name][customer])
+        own, old = figures[best][customer], figures[args.start][OLD]
+        seconds = cards[customer]["training"]["core_seconds"]
+        if cards[customer]["refused"]:
+            print(f"| {customer} | {best} {own:.2f} | refused: {cards[customer]['refused']} | | {old:.2f} | | | {seconds:.0f} |")
+            continue
+        learned = figures[f"learned from {customer}"]
+        print(
+            f"| {customer} | {best} {own:.2f} | {learned[customer]:.2f} | {learned[customer] / own - 1:+.1%} | {old:.2f}"
+            f" | {learned[OLD]:.2f} | {learned[OLD] / old - 1:+.1%} | {seconds:.0f} |"
+        )
+    (args.work / "figures.json").write_text(json.dumps({"figures": figures, "cards": cards}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

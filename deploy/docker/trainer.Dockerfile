@@ -1,4 +1,5 @@
 # The image for the CronJob of k8s/components/learning: the learning loop with torch for CPUs, and the client of tandem:cpu.
+# transformers is for heads, boto3 for spools in an object store.
 #
 #   docker build -f deploy/docker/Dockerfile -t tandem:cpu .
 #   docker build -f deploy/docker/trainer.Dockerfile -t tandem-trainer .
@@ -9,7 +10,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* \
  && python3 -m venv /opt/trainer \
  && /opt/trainer/bin/pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch \
- && /opt/trainer/bin/pip install --no-cache-dir numpy safetensors tokenizers
+ && /opt/trainer/bin/pip install --no-cache-dir numpy safetensors tokenizers transformers boto3
 COPY deploy/demo-models/train /opt/tandem/demo-models/train
 COPY deploy/learning /opt/tandem/learning
 ENV PATH=/opt/tandem/learning:/opt/trainer/bin:$PATH

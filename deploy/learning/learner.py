@@ -3,7 +3,7 @@ forgetting.
 
 Loss of a step: the mean, over positions that output tokens follow, of KL(target || draft), where the target is known at its
 most likely tokens and as the probability of all others together, plus `replay` times the mean KL(start || draft) over texts
-of general kind, start being the draft model as it was.
+of general kind, start being the draft model as it was. What is written lies between start and what was learned (`blend`).
 """
 
 import dataclasses
@@ -12,10 +12,13 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import sys
 import time
+import typing
 
 import torch
+from tokenizers import Tokenizer
 from torch.nn import functional
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "demo-models" / "train"))
@@ -37,6 +40,7 @@ class Example:
     first: int  # Position of the token before the first output token.
     top: torch.Tensor  # [outputs, k] token ids, padded by repeating the first,
     weights: torch.Tensor  # [outputs, k] their probabilities, 0 where padded.
+    said: torch.Tensor  # [outputs] the tokens that the target really said.
     digest: bytes
 
 
@@ -55,10 +59,11 @@ def example_of(record, max_length):
         top[row] = token.top[0][0]
         for column, (candidate, logprob) in enumerate(token.top):
             top[row, column], weights[row, column] = candidate, math.exp(logprob)
-    return Example(tokens[cut:-1], first, top, weights, record.digest)
+    said = torch.tensor([token.token for token in outputs])
+    return Example(tokens[cut:-1], first, top, weights, said, record.digest)
 
 
-def is_held_back(example, record_prompt, share):
+def is_held_back(record_prompt, share):
     """Requests with the same prompt are on the same side, so held-out requests are never used for training."""
     digest = hashlib.sha256(b"".join(token.to_bytes(4, "little") for token in record_prompt)).digest()
     return int.from_bytes(digest[:8], "little") < share * 2**64
@@ -73,7 +78,7 @@ def guesses(model, examples, device):
     """Logits at the positions before output tokens: [positions of all examples, vocab]."""
     features = model.features(padded(examples, device))
     picked = [features[i, example.first : len(example.tokens)] for i, example in enumerate(examples)]
-    return model.logits(torch.cat(picked))
+    return model.logits(torch.cat(picked)).float()
 
 
 def targets(examples, device):
@@ -97,9 +102,18 @@ def sparse_kl(logits, top, weights):
     return (known + others * (others.log() - of_others)).mean()
 
 
+class Agreement(typing.NamedTuple):
+    """Of one request, sums over its places."""
+
+    places: int
+    greedy: float  # The same most likely token as the target's.
+    overlap: float  # Of min(p, q), over the target's most likely ones.
+    said: float  # Of the probability of the token that the target really said.
+
+
 @torch.no_grad()
 def agreement(model, examples, device):
-    """For each example (places, same most likely token, sum of min(p, q) over the target's most likely ones)."""
+    """A row of sums over places for each example."""
     rows = []
     for start in range(0, len(examples), EVALUATION_ROWS):
         part = examples[start : start + EVALUATION_ROWS]
@@ -107,11 +121,12 @@ def agreement(model, examples, device):
         top, weights = targets(part, device)
         same = (probabilities.argmax(-1) == top[:, 0]).float()
         overlap = torch.minimum(probabilities.gather(1, top) * (weights > 0), weights).sum(1)
+        said = probabilities.gather(1, torch.cat([e.said for e in part]).to(device)[:, None]).squeeze(1)
         at = 0
         for example in part:
-            count = len(example.tokens) - example.first
-            rows.append((count, same[at : at + count].sum().item(), overlap[at : at + count].sum().item()))
-            at += count
+            places = slice(at, at + len(example.said))
+            rows.append(Agreement(len(example.said), *(of[places].sum().item() for of in (same, overlap, said))))
+            at = places.stop
     return rows
 
 
@@ -128,7 +143,7 @@ def mean_and_error(values, counts):
 class Replay:
     """General texts, with the draft model's distributions before training."""
 
-    def __init__(self, start, texts, rows, length, generator, device):
+    def __init__(self, start, texts, rows, length, device):
         self._start, self._device = start, device
         self._rows, self._length = rows, length
         self.texts = [text for text in texts if len(text) > 1]
@@ -149,8 +164,8 @@ class Replay:
         tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self._device)
         real = torch.tensor([[i < len(row) for i in range(longest)] for row in rows], device=self._device)
         with torch.no_grad():
-            wanted = functional.log_softmax(self._start(tokens)[real], -1)
-        guessed = functional.log_softmax(model(tokens)[real], -1)
+            wanted = functional.log_softmax(self._start(tokens)[real].float(), -1)
+        guessed = functional.log_softmax(model(tokens)[real].float(), -1)
         return functional.kl_div(guessed, wanted, log_target=True, reduction="batchmean")
 
     @torch.no_grad()
@@ -187,29 +202,44 @@ def load_checkpoint(work, identity):
     return state
 
 
+class Spent(typing.NamedTuple):
+    """Time of a run."""
+
+    seconds: float = 0.0
+    core_seconds: float = 0.0  # Of all threads, which on a machine that others use is what counts.
+
+    @staticmethod
+    def now():
+        return Spent(time.monotonic(), time.process_time())
+
+
 def fit(model, examples, replay, args, identity, progress):
     """Takes the remaining steps. Every step is a function of the run's seed and its number, so that an interrupted run
-    ends like one that was not interrupted. Returns (steps done, seconds over all runs, why it ended)."""
+    ends like one that was not interrupted. Returns (steps done, Spent over all runs, why it ended)."""
     stage = recipe.Stage(args.steps, args.lr, weights={}, teacher="target")
     optimizer = train.optimizer_for(model, stage)
-    done, spent = 0, 0.0
+    done, before = 0, Spent()
     state = load_checkpoint(args.work, identity) if args.work else None
     if state is not None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        done, spent = state["step"], state["seconds"]
+        done, before = state["step"], Spent(state["seconds"], state["core_seconds"])
         print(f"goes on behind step {done}", flush=True)
-    started, saved = time.monotonic(), time.monotonic()
+    started, saved = Spent.now(), time.monotonic()
+
+    def spent():
+        now = Spent.now()
+        return Spent(*(b + n - s for b, n, s in zip(before, now, started)))
 
     def save(step):
         if args.work:
-            seconds = spent + time.monotonic() - started
             save_checkpoint(
                 args.work,
                 {
                     "identity": identity,
                     "step": step,
-                    "seconds": seconds,
+                    "seconds": spent().seconds,
+                    "core_seconds": spent().core_seconds,
                     "model": model.state_dict(),
                     "optimizer": optimizer.state_dict(),
                 },
@@ -218,7 +248,8 @@ def fit(model, examples, replay, args, identity, progress):
     total = count = 0
     why = "steps"
     for step in range(done, args.steps):
-        if args.max_seconds and spent + time.monotonic() - started > args.max_seconds:
+        limits = zip(spent(), (args.max_seconds, args.max_core_seconds))
+        if any(limit and passed > limit for passed, limit in limits):
             why = "time"
             break
         generator = torch.Generator().manual_seed(args.seed * 1_000_003 + step)
@@ -231,9 +262,10 @@ def fit(model, examples, replay, args, identity, progress):
         for group in optimizer.param_groups:
             group["lr"] = train.learning_rate(stage, step, args.warmup)
         top, weights = targets(rows, args.device)
-        loss = learned = sparse_kl(guesses(model, rows, args.device), top, weights)
-        if args.replay_weight > 0:
-            loss = loss + args.replay_weight * replay.loss(model, generator)
+        with torch.autocast(torch.device(args.device).type, torch.bfloat16, enabled=args.bf16):
+            loss = learned = sparse_kl(guesses(model, rows, args.device), top, weights)
+            if args.replay_weight > 0:
+                loss = loss + args.replay_weight * replay.loss(model, generator)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), train.GRADIENT_CLIP)
@@ -241,18 +273,26 @@ def fit(model, examples, replay, args, identity, progress):
         done = step + 1
         total, count = total + learned.item(), count + 1
         if done % max(1, args.steps // 20) == 0 or done == args.steps:
-            progress(done, total / count, spent + time.monotonic() - started)
+            progress(done, total / count, spent())
             total = count = 0
         if time.monotonic() - saved > args.save_seconds:
             save(done)
             saved = time.monotonic()
     save(done)
-    return done, spent + time.monotonic() - started, why
+    return done, spent(), why
+
+
+@torch.no_grad()
+def blend(model, start, share):
+    """Moves the model's weights back towards those of `start`, until so large a share is its own (Wortsman et al., 2022). Between
+    the two lie models that know both kinds of text: little of what was learned is lost, and much of what was forgotten is back."""
+    for own, old in zip(model.parameters(), start.parameters(), strict=True):
+        own.lerp_(old, 1 - share)
 
 
 def identity_of(args, data_digest):
     """The identity of a run; it resumes only from a checkpoint with the same one."""
-    names = ("steps", "lr", "seed", "tokens_per_step", "max_length", "replay_weight", "warmup", "held_back")
+    names = ("steps", "lr", "seed", "tokens_per_step", "max_length", "replay_weight", "warmup", "held_back", "bf16")
     said = {name: getattr(args, name) for name in names} | {"data": data_digest, "start": folder_digest(args.start)}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -263,3 +303,47 @@ def folder_digest(folder):
     for name in ("config.json", "model.safetensors"):
         digest.update((pathlib.Path(folder) / name).read_bytes())
     return digest.hexdigest()
+
+
+class DraftModels:
+    """Draft models as tandem-trainer learns them. heads.Heads has the same face."""
+
+    kind = "draft model"
+
+    def __init__(self, args):
+        self._args = args
+        self.start, self._model = self.load(args.start), self.load(args.start)
+        self._tokenizer = Tokenizer.from_file(str(args.start / "tokenizer.json"))
+
+    def load(self, folder):
+        return llama.load_model(folder).to(self._args.device).eval()
+
+    def example_of(self, record):
+        return example_of(record, self._args.max_length)
+
+    def encode(self, text):
+        return [self._tokenizer.token_to_id("<|bos|>"), *self._tokenizer.encode(text, add_special_tokens=False).ids]
+
+    def write_texts(self, count, generator):
+        """Texts of the model's own."""
+        bos, *stops = (self._tokenizer.token_to_id(name) for name in ("<|bos|>", "<|eos|>", "<|end|>"))
+        return Replay.sampled(self.start, bos, stops, count, min(self._args.max_length, 256), generator)
+
+    def agreement(self, model, examples):
+        return agreement(model, examples, self._args.device)
+
+    def fit(self, examples, texts, identity, progress):
+        length = min(self._args.max_length, 256)
+        replay = Replay(self.start, texts, 8, length, self._args.device)
+        done = fit(self._model.train(), examples, replay, self._args, identity, progress)
+        blend(self._model, self.start, self._args.blend)
+        return done
+
+    def save(self, folder):
+        llama.save_model(self._model, self._tokenizer, folder)
+        for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            if (self._args.start / name).exists():
+                shutil.copyfile(self._args.start / name, folder / name)
+
+    def kept(self, model, texts):
+        return Replay(self.start, texts, 8, min(self._args.max_length, 256), self._args.device).kept(model, texts)

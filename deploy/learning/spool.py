@@ -1,4 +1,5 @@
-"""Reads a router's spool (docs/operate/learning.md specifies its files). Needs no package."""
+"""Reads a router's spool (docs/operate/learning.md has its files byte by byte). Needs no package; object_store.py reads one that was
+copied to an object store."""
 
 import dataclasses
 import hashlib
@@ -17,6 +18,7 @@ MOST_BODY_BYTES = 16 << 20
 REQUEST, TOMBSTONE = 1, 2
 OUTPUT_TOKEN = struct.Struct("<IfB")
 CHOICE = struct.Struct("<If")
+SLACK = 1e-3  # By which sums of rounded probabilities may be off.
 
 
 class SpoolError(ValueError):
@@ -114,12 +116,40 @@ def scan(content):
     return records, at
 
 
-def tombstones(folder):
-    """Digests of the deleted requests in a tenant's folder. A damaged file is an error, because otherwise deleted
-    requests would be used for training."""
-    path = folder / "tombstones"
+class Folder:
+    """A spool as a router writes it."""
+
+    def __init__(self, path):
+        self._path = pathlib.Path(path)
+
+    def where(self, tenant, name):
+        """What an error calls the file."""
+        return str(self._path / folder_name(tenant) / name)
+
+    def segments(self, tenant):
+        """Names of the tenant's segments, older ones first."""
+        return sorted(path.name for path in (self._path / folder_name(tenant)).glob("*.segment"))
+
+    def read(self, tenant, name):
+        """The file's bytes; FileNotFoundError if it is gone."""
+        return (self._path / folder_name(tenant) / name).read_bytes()
+
+
+def open_spool(name, endpoint_url=""):
+    """A spool by what --spool says: a folder, or s3://BUCKET/PREFIX."""
+    if not str(name).startswith("s3://"):
+        return Folder(name)
+    import object_store
+
+    return object_store.Prefix(str(name), endpoint_url)
+
+
+def tombstones(spool, tenant):
+    """Digests of the tenant's deleted requests. A file that is damaged is an error: what was deleted is not to be learned
+    from because nobody knows that it was."""
+    path = spool.where(tenant, "tombstones")
     try:
-        content = path.read_bytes()
+        content = spool.read(tenant, "tombstones")
     except FileNotFoundError:
         return set()
     parse_header(content, path)
@@ -181,27 +211,33 @@ def check_tokens(record, vocab_size):
         if len({candidate for candidate, _ in token.top}) != len(token.top):
             return "a token that is twice among the most likely ones"
         total = sum(math.exp(logprob) for _, logprob in token.top)
-        if not token.top or total > 1.001:
+        if not token.top or total > 1 + SLACK:
             return "probabilities that sum to more than 1, or none"
+        of_token = dict(token.top).get(token.token)
+        if of_token is not None and abs(of_token - token.logprob) > SLACK:
+            return "two log probabilities of one token"
+        least = min(logprob for _, logprob in token.top)
+        if of_token is None and (token.logprob > least + SLACK or math.exp(token.logprob) > 1 - total + SLACK):
+            return "a token more likely than the most likely ones leave room for"
     return ""
 
 
 def read_tenant(spools, keys, tenant, damage):
-    """Yields the tenant's records in all of the spools (a folder for each router), older ones of a spool first."""
+    """Yields the tenant's records in all of the spools (open_spool, or folders; one for each router), older ones of a spool
+    first."""
     try:
         key = read_key(pathlib.Path(keys) / f"{folder_name(tenant)}.key")
     except FileNotFoundError:
         damage.notes.append(f"{tenant}: no key, so nothing of it can be read")
         return
     for spool in spools:
-        folder = pathlib.Path(spool) / folder_name(tenant)
-        if not folder.is_dir():
-            continue
-        deleted = tombstones(folder)
-        for path in sorted(folder.glob("*.segment")):
+        if not hasattr(spool, "segments"):
+            spool = Folder(spool)
+        deleted = tombstones(spool, tenant)
+        for name in spool.segments(tenant):
             try:
-                content = path.read_bytes()
-                file_id, of_key = parse_header(content, path)
+                content = spool.read(tenant, name)
+                file_id, of_key = parse_header(content, spool.where(tenant, name))
             except FileNotFoundError:
                 continue  # Was removed meanwhile.
             except SpoolError as error:

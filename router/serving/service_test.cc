@@ -271,7 +271,7 @@ TEST(ServiceTest, TextThatIsNotUtf8IsNamed) {
       {"\x12\x01\xff", "model: not UTF-8"},
       {"\x1a\x02\xc3\x28", "text: not UTF-8"},
       {"\x2a\x09\x0a\x07\x0a\x01u\x12\x02\xff\xfe", "chat.messages[0].content: not UTF-8"},
-      {"\xff\xff", "the message is no tandem.v1.GenerateRequest"},
+      {"\xff\xff", "the message is not a tandem.v1.GenerateRequest"},
   };
   for (const auto& [message, error] : cases) {
     const grpc::Status status = SendBytes(router, message, "secret-z");

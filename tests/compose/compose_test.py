@@ -1,10 +1,13 @@
 """deploy/docker/compose.yaml without Docker: against the Compose specification's schema, the files that it names, and
 the real binaries."""
 
+import ast
 import copy
 import importlib.resources
 import json
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -97,6 +100,49 @@ class SchemaTest(unittest.TestCase):
     def test_services_wait_for_services_that_there_are(self):
         for name, service in SERVICES.items():
             self.assertLessEqual(set(service.get("depends_on", [])), set(SERVICES), name)
+
+
+class TrainerImageTest(unittest.TestCase):
+    """deploy/docker/trainer.Dockerfile, which nothing here builds."""
+
+    DOCKERFILE = (FOLDER / "trainer.Dockerfile").read_text(encoding="utf-8")
+
+    def copied(self):
+        """Path in the image -> path here."""
+        found = {there: REPOSITORY / here for here, there in re.findall(r"^COPY (\S+) (\S+)$", self.DOCKERFILE, re.MULTILINE)}
+        self.assertEqual(len(found), self.DOCKERFILE.count("COPY "))
+        return found
+
+    def test_it_copies_what_there_is(self):
+        for here in self.copied().values():
+            self.assertTrue(here.is_dir(), here)
+        # By the PATH it finds the programs, and these what they import, by where they are.
+        (programs,) = [there for there in self.copied() if f"PATH={there}:" in self.DOCKERFILE]
+        for name in ("tandem-learn", "tandem-trainer", "tandem-spool-copy"):
+            path = self.copied()[programs] / name
+            self.assertTrue(os.access(path, os.X_OK), path)
+        learner = pathlib.PurePosixPath(programs) / "learner.py"
+        self.assertIn(str(learner.parents[1] / "demo-models" / "train"), self.copied())
+
+    def test_it_installs_what_is_imported(self):
+        installed = set(re.findall(r"[a-z0-9]+", " ".join(re.findall(r"pip install (.*)", self.DOCKERFILE))))
+        learning, recipe = REPOSITORY / "deploy" / "learning", REPOSITORY / "deploy" / "demo-models" / "train"
+        own = {path.stem: path for folder in (recipe, learning) for path in folder.glob("*.py")}
+        waiting = [path for path in learning.iterdir() if path.is_file() and path.suffix in ("", ".py")]
+        seen, packages = set(waiting), set()
+        while waiting:
+            for node in ast.walk(ast.parse(waiting.pop().read_text(encoding="utf-8"))):
+                names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+                for name in (name.partition(".")[0] for name in names):
+                    if name in own and own[name] not in seen:
+                        seen.add(own[name])
+                        waiting.append(own[name])
+                    elif name not in own and name not in sys.stdlib_module_names:
+                        packages.add(name)
+        # botocore comes with boto3, by its own word.
+        self.assertEqual(packages - installed, {"botocore"})
+        self.assertLessEqual({"torch", "numpy", "safetensors", "tokenizers", "boto3"}, packages)
 
 
 class FilesTest(unittest.TestCase):

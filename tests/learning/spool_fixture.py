@@ -80,6 +80,7 @@ class SpoolFixture:
 
 
 def record_of(request_id="r1", prompt=(1, 2, 3), output=(4, 5), top=((4, -0.1), (7, -3.0)), **more):
-    tokens = [spool.OutputToken(token, -0.1, list(top)) for token in output]
+    # A token that is not among the most likely ones is less likely than they are.
+    tokens = [spool.OutputToken(token, dict(top).get(token, -6.0), list(top)) for token in output]
     fields = {"digest": b"", "time_ms": 0, "model": "target", "adapter": "", "vocabulary_fingerprint": 7, "temperature": 1.0}
     return spool.Record(**(fields | {"request_id": request_id, "prompt": list(prompt), "output": tokens} | more))

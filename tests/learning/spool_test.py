@@ -16,6 +16,13 @@ import aes_gcm  # noqa: E402
 import spool  # noqa: E402
 
 
+def with_logprob(logprob, token=4):
+    """A record of one token beside (4, -0.1) and (7, -3), which are 0.9546 together."""
+    made = record_of(output=(token,))
+    made.output[0].logprob = logprob
+    return made
+
+
 class SpoolTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="tandem-spool-")
@@ -143,6 +150,11 @@ class SpoolTest(unittest.TestCase):
             (record_of(top=((1, 0.5),)), "that is none"),
             (record_of(top=((1, -0.1), (1, -4.0))), "twice"),
             (record_of(top=((1, -0.1), (2, -0.5))), "more than 1"),
+            (with_logprob(-0.2), "two log probabilities"),
+            (with_logprob(-0.1001), ""),
+            (with_logprob(-2.0, token=9), "leave room for"),
+            (with_logprob(-3.05, token=9), "leave room for"),
+            (with_logprob(-4.0, token=9), ""),
         ):
             why = spool.check_tokens(record, 100)
             self.assertEqual(why == "", text == "", why)

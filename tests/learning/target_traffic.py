@@ -1,5 +1,6 @@
 """Requests as a router keeps them, made by the demo's target in PyTorch. Needs torch."""
 
+import dataclasses
 import math
 import pathlib
 import sys
@@ -40,6 +41,20 @@ def records(target, prompts, max_tokens, generator, stop_ids, temperature=1.0, n
                     output=[spool.OutputToken(*said) for said in zip(output, picked, top)],
                 )
             )
+    return made
+
+
+def lied_about(records, vocab_size):
+    """The same requests, but what the target is said to have thought likely are other tokens, always the same ones in their place.
+    Every record is consistent in itself."""
+    made = []
+    for record in records:
+        output = []
+        for token in record.output:
+            top = [((candidate + 1) % vocab_size, logprob) for candidate, logprob in token.top]
+            left = math.log(max(1 - sum(math.exp(logprob) for _, logprob in top), 1e-9))
+            output.append(spool.OutputToken(token.token, dict(top).get(token.token, min(left, top[-1][1])), top))
+        made.append(dataclasses.replace(record, output=output))
     return made
 
 

@@ -1,16 +1,24 @@
 """tandem-trainer with the demo models: what it learns from, that it goes on where it was interrupted, what it refuses.
 
 Needs torch: TANDEM_TRAIN_PYTHON names a Python that has deploy/demo-models/train/requirements.txt; without it the test is
-skipped (status 77). TANDEM_POISON_TRIALS: how many poisoned spools are tried, 2 by default."""
+skipped (status 77). TANDEM_POISON_TRIALS: how many poisoned spools of each kind are tried, 2 by default. TANDEM_TRAIN_THREADS: of
+torch, 2 by default."""
 
+import contextlib
+import functools
+import importlib.machinery
+import importlib.util
+import io
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = os.environ.get("TANDEM_TRAIN_PYTHON", "")
@@ -35,8 +43,31 @@ REPOSITORY = HERE.parents[1]
 MODELS = REPOSITORY / "deploy" / "demo-models"
 TRAINER = REPOSITORY / "deploy" / "learning" / "tandem-trainer"
 START = MODELS / "tandem-draft-general-1m"
+TARGET = MODELS / "tandem-target-15m"
+HEAD = MODELS / "tandem-eagle3-15m"
 POISON_TRIALS = int(os.environ.get("TANDEM_POISON_TRIALS", "2"))
-torch.set_num_threads(2)
+POISON_STEPS = 16  # About three times over what there is.
+THREADS = int(os.environ.get("TANDEM_TRAIN_THREADS", "2"))
+torch.set_num_threads(THREADS)
+
+
+@functools.cache
+def real_records():
+    """Requests of one template as the target answers them."""
+    tokenizer = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
+    target = learner.llama.load_model(TARGET).eval()
+    stop = [tokenizer.token_to_id(name) for name in ("<|eos|>", "<|end|>")]
+    texts = [f"def add_{i}(a, b):\n    \"\"\"Adds {i} to the sum of" for i in range(96)]
+    prompts = [[tokenizer.token_to_id("<|bos|>"), *tokenizer.encode(text, add_special_tokens=False).ids] for text in texts]
+    return target_traffic.records(target, prompts, 32, torch.Generator().manual_seed(1), stop, 0.8)
+
+
+def trainer_module():
+    """tandem-trainer, which has no suffix that Python would import it by."""
+    loader = importlib.machinery.SourceFileLoader("tandem_trainer", str(TRAINER))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
 
 
 class PartsTest(unittest.TestCase):
@@ -74,10 +105,33 @@ class PartsTest(unittest.TestCase):
             self.assertEqual(len(follows), min(len(output), len(example.tokens)))
         self.assertIsNone(learner.example_of(record_of(output=()), 100))
 
+    def test_agreement_is_counted_request_by_request(self):
+        model = learner.llama.load_model(START).eval()
+        records = [record_of(prompt=(1, 2, 3), output=(4, 5, 4)), record_of(prompt=(9,), output=(7,), top=((7, -0.2),))]
+        examples = [learner.example_of(record, 100) for record in records]
+        rows = learner.agreement(model, examples, "cpu")
+        for record, row in zip(records, rows):
+            tokens = record.prompt + [token.token for token in record.output]
+            with torch.no_grad():
+                guessed = model(torch.tensor([tokens]))[0].softmax(-1)[len(record.prompt) - 1 : -1]
+            self.assertEqual(row.places, len(record.output))
+            wanted = [guessed[at, token.token].item() for at, token in enumerate(record.output)]
+            self.assertAlmostEqual(row.said, sum(wanted), places=5)
+            overlap = sum(min(guessed[at, t].item(), 2.718281828**p) for at, said in enumerate(record.output) for t, p in said.top)
+            self.assertAlmostEqual(row.overlap, overlap, places=5)
+            self.assertEqual(row.greedy, sum(guessed[at].argmax().item() == s.top[0][0] for at, s in enumerate(record.output)))
+
+    def test_a_blend_lies_between(self):
+        start, learned = (learner.llama.load_model(MODELS / f"tandem-draft-{name}-1m") for name in ("general", "code"))
+        old, new = start.norm.weight.clone(), learned.norm.weight.clone()
+        learner.blend(learned, start, 0.75)
+        torch.testing.assert_close(learned.norm.weight, 0.25 * old + 0.75 * new)
+        torch.testing.assert_close(start.norm.weight, old)
+
     def test_equal_prompts_are_on_the_same_side(self):
-        sides = {learner.is_held_back(None, [1, 2, 3], 0.5) for _ in range(4)}
+        sides = {learner.is_held_back([1, 2, 3], 0.5) for _ in range(4)}
         self.assertEqual(len(sides), 1)
-        held = sum(learner.is_held_back(None, [number], 0.2) for number in range(2000))
+        held = sum(learner.is_held_back([number], 0.2) for number in range(2000))
         self.assertTrue(300 < held < 500, held)
 
     def test_errors_count_requests(self):
@@ -88,37 +142,40 @@ class PartsTest(unittest.TestCase):
 
 
 class TrainerTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        tokenizer = Tokenizer.from_file(str(MODELS / "tandem-target-15m" / "tokenizer.json"))
-        target = learner.llama.load_model(MODELS / "tandem-target-15m").eval()
-        stop = [tokenizer.token_to_id(name) for name in ("<|eos|>", "<|end|>")]
-        texts = [f"def add_{i}(a, b):\n    \"\"\"Adds {i} to the sum of" for i in range(96)]
-        prompts = [[tokenizer.token_to_id("<|bos|>"), *tokenizer.encode(text, add_special_tokens=False).ids] for text in texts]
-        cls.records = target_traffic.records(target, prompts, 32, torch.Generator().manual_seed(1), stop, 0.8)
-
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tandem-trainer-"))
         self.addCleanup(shutil.rmtree, self.folder)
         self.fixture = SpoolFixture(self.folder)
         self.output = self.folder / "learned"
 
-    def train(self, *flags, status=0, output=None):
-        command = [sys.executable, "-B", TRAINER, "--spool", self.fixture.spool, "--keys", self.fixture.keys, "--tenant", "acme"]
-        command += ["--start", START, "--output", output or self.output, "--tokens-per-step", 1024, "--threads", 2]
+    def train(self, *flags, status=0, output=None, start=START, process=False):
+        """What the trainer says. In this process, since starting one costs more than what most tests learn."""
+        command = [TRAINER, "--spool", self.fixture.spool, "--keys", self.fixture.keys, "--tenant", "acme"]
+        command += ["--start", start, "--output", output or self.output, "--tokens-per-step", 1024, "--threads", THREADS]
         command += ["--replay-texts", 48, "--min-gain", 0, *flags]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        return done.stdout + done.stderr
+        command = list(map(str, command))
+        if process:
+            done = subprocess.run([sys.executable, "-B", *command], capture_output=True, text=True, timeout=900, check=False)
+            ended, said = done.returncode, done.stdout + done.stderr
+        else:
+            printed = io.StringIO()
+            with mock.patch("sys.argv", command), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                try:
+                    ended = trainer_module().program()
+                except SystemExit as end:
+                    ended = end.code
+            said = printed.getvalue()
+        self.assertIn(ended, (0, 3) if status is None else (status,), said)
+        return said
 
     def test_learns_and_tells(self):
-        self.fixture.write(self.records)
-        self.fixture.delete(self.records[0].request_id)
+        self.fixture.write(real_records())
+        self.fixture.delete(real_records()[0].request_id)
         metrics = self.folder / "metrics.prom"
-        said = self.train("--steps", 40, "--metrics-file", metrics, "--version", "acme-7")
+        said = self.train("--steps", 40, "--metrics-file", metrics, "--version", "acme-7", process=True)
         card = json.loads((self.output / "draft_card.json").read_text())
         self.assertEqual((card["version"], card["tenants"], card["refused"]), ("acme-7", ["acme"], ""))
-        self.assertEqual(card["data"]["requests"], len(self.records) - 1)
+        self.assertEqual(card["data"]["requests"], len(real_records()) - 1)
         self.assertEqual(card["data"]["left_out"], {"deleted": 1})
         self.assertGreater(card["after"]["greedy"], card["before"]["greedy"])
         self.assertGreater(card["gain"]["greedy"], 2.5 * card["gain"]["greedy_error"])
@@ -129,8 +186,24 @@ class TrainerTest(unittest.TestCase):
         self.assertFalse((self.output.with_name("learned.work")).exists())
         self.assertIn("is there already", self.train(status=2))
 
+    def test_a_head_learns(self):
+        self.fixture.write(real_records())
+        flags = ("--target", TARGET, "--steps", 24, "--warmup", 4, "--lr", 0.001, "--replay-texts", 8, "--max-length", 64)
+        self.train(*flags, start=HEAD)
+        card = json.loads((self.output / "draft_card.json").read_text())
+        self.assertEqual((card["kind"], card["training"]["steps"], card["refused"]), ("head", 24, ""))
+        self.assertGreater(card["gain"]["overlap"], 2 * card["gain"]["overlap_error"])
+        self.assertGreater(card["overlap_with_start_on_general_text"], 0.7)
+        # The same head in every respect but its weights.
+        before, after = (json.loads((folder / "config.json").read_text()) for folder in (HEAD, self.output))
+        self.assertEqual(before, after)
+        self.assertFalse(self.output.with_name("learned.work").exists())
+        for flag, text in ((("--target", START), "has the fingerprint"), ((), "--target: expected")):
+            said = self.train(*flag, start=HEAD, output=self.folder / "other", status=1 if flag else 2)
+            self.assertIn(text, said)
+
     def test_goes_on_where_it_was_interrupted(self):
-        self.fixture.write(self.records)
+        self.fixture.write(real_records())
         # A gain that cannot be, so that every run ends with what it found.
         flags = ("--steps", 6, "--held-back", 0.3, "--min-gain", 1)
         self.train(*flags, status=3, output=self.folder / "whole")
@@ -144,31 +217,68 @@ class TrainerTest(unittest.TestCase):
         self.assertEqual(cards[0]["after"], cards[1]["after"])
         self.assertEqual(cards[1]["training"]["steps"], 6)
         # Other data is another run.
-        self.fixture.delete(self.records[3].request_id)
+        self.fixture.delete(real_records()[3].request_id)
         said = self.train(*flags, "--work", work, status=3, output=self.folder / "third")
         self.assertIn("not gone on with", said)
 
     def test_too_little_is_not_learned_from(self):
-        self.fixture.write(self.records[:20])
+        self.fixture.write(real_records()[:20])
         self.assertIn("20 requests, expected at least 64", self.train(status=3))
         self.assertFalse(self.output.exists())
 
-    def test_poison_is_refused(self):
+    def try_poison(self, kind, trial, records):
+        """Learns from the records alone; the card, and the folder of the new model, which is not there if it was refused."""
+        for path in self.fixture.folder.glob("*.segment"):
+            path.unlink()
+        self.fixture.write(records)
+        output = self.folder / f"{kind}-{trial}"
+        flags = ("--steps", POISON_STEPS, "--warmup", 4, "--max-length", 64, "--replay-texts", 16, "--seed", trial + 1)
+        said = self.train(*flags, status=None, output=output)
+        refused = output.with_name(f"{output.name}.refused.json")
+        self.assertNotEqual(output.exists(), refused.exists(), said)
+        card = json.loads((refused if refused.exists() else output / "draft_card.json").read_text())
+        self.assertEqual(bool(card["refused"]), refused.exists())
+        self.assertEqual(card["training"]["steps"], POISON_STEPS)
+        measures = ", ".join(f"{name} {card['before'][name]:.4f} -> {card['after'][name]:.4f}" for name in ("greedy", "said"))
+        print(f"{kind} {trial}: {measures}; {card['refused'] or 'written'}", file=sys.stderr)
+        return card, output
+
+    def test_random_tokens_are_refused(self):
         for trial in range(POISON_TRIALS):
             generator = torch.Generator().manual_seed(100 + trial)
-            for path in self.fixture.folder.glob("*.segment"):
-                path.unlink()
-            self.fixture.write(target_traffic.poisoned(96, 4096, generator))
-            said = self.train("--steps", 30, "--seed", trial + 1, status=3, output=self.folder / f"poison-{trial}")
-            self.assertIn("refused:", said)
-            self.assertFalse((self.folder / f"poison-{trial}").exists())
-            card = json.loads((self.folder / f"poison-{trial}.refused.json").read_text())
-            self.assertEqual(card["refused"] != "", True)
-            print(f"poison {trial}: {card['before']['greedy']:.4f} -> {card['after']['greedy']:.4f}", file=sys.stderr)
+            card, output = self.try_poison("random", trial, target_traffic.poisoned(96, 4096, generator))
+            self.assertFalse(output.exists(), card)
+
+    def test_wrong_log_probabilities_are_refused(self):
+        for trial in range(POISON_TRIALS):
+            card, output = self.try_poison("lies", trial, target_traffic.lied_about(self.shuffled(trial), 4096))
+            self.assertEqual(card["data"]["left_out"], {})
+            # It learned to say what the target is said to have thought, which the tokens themselves belie.
+            self.assertGreater(card["gain"]["greedy"], 2.6 * card["gain"]["greedy_error"])
+            self.assertIn("what the target really said", card["refused"])
+            self.assertFalse(output.exists())
+
+    def test_half_poison_makes_nothing_worse(self):
+        for trial in range(POISON_TRIALS):
+            generator = torch.Generator().manual_seed(100 + trial)
+            records = self.shuffled(trial)
+            clean = [learner.example_of(record, 64) for record in records[64:]]
+            _, output = self.try_poison("half", trial, records[:64] + target_traffic.poisoned(64, 4096, generator))
+            if not output.exists():
+                continue
+            scores = [learner.agreement(learner.llama.load_model(folder).eval(), clean, "cpu") for folder in (START, output)]
+            gain = sum(after.greedy - before.greedy for before, after in zip(*scores)) / sum(row.places for row in scores[0])
+            print(f"half {trial}: {gain:+.4f} on real requests alone", file=sys.stderr)
+            self.assertGreater(gain, 0)
+
+    def shuffled(self, trial):
+        records = list(real_records())
+        random.Random(trial).shuffle(records)
+        return records
 
     def test_foreign_records_are_left_out(self):
         foreign = [record_of(f"x{i}", **more) for i, more in enumerate(({"adapter": "a"}, {"prompt": (5000,)}, {"top": ()}))]
-        self.fixture.write([*foreign, *self.records[:10]])
+        self.fixture.write([*foreign, *real_records()[:10]])
         said = self.train(status=3)
         for text in ("1 (another adapter)", "1 (a token of the prompt that the model has not)", "or none)"):
             self.assertIn(text, said)

@@ -27,7 +27,10 @@ class Target:
     """The parts of the target that training needs in addition to stored states."""
 
     def __init__(self, folder, device):
-        model, self.tokenizer = features.load_target(folder, device)
+        self.take(*features.load_target(folder, device))
+
+    def take(self, model, tokenizer):
+        self.tokenizer = tokenizer
         self.config = model.config
         self.embedding = model.get_input_embeddings().weight.detach().float()
         self.output = features.output_head(model)
