@@ -1,23 +1,20 @@
 #include "bench/plan/cluster.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <queue>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "bench/plan/arrivals.h"
 #include "bench/plan/machines.h"
 #include "bench/plan/plan_router.h"
+#include "bench/plan/progress.h"
 #include "bench/plan/tally.h"
 #include "common/base/status_macros.h"
 #include "verifier/session/output_assembler.h"
@@ -29,6 +26,8 @@ namespace {
 constexpr uint64_t kEventsPerReport = 1 << 14;
 // When a client of a closed loop tries again.
 constexpr double kRetrySeconds = 1.0;
+// Tokens of keys and values, of all machines together: each takes some 25 bytes here.
+constexpr uint64_t kMostHeldTokens = uint64_t{1} << 28;
 
 absl::Duration DelayOf(double ms) {
   return absl::Seconds(ms / 1000.0);
@@ -361,23 +360,6 @@ std::vector<Slice> SlicesOf(const Traffic& traffic, uint32_t count) {
   return slices;
 }
 
-// Adds up what slices say of themselves.
-class SliceProgress {
- public:
-  SliceProgress(size_t slices, const std::function<void(double)>& tell) : shares_(slices), tell_(tell) {}
-  void Set(size_t slice, double share) {
-    if (!tell_) return;
-    absl::MutexLock lock(&mutex_);
-    shares_[slice] = share;
-    tell_(std::accumulate(shares_.begin(), shares_.end(), 0.0) / static_cast<double>(shares_.size()));
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::vector<double> shares_ ABSL_GUARDED_BY(mutex_);
-  const std::function<void(double)>& tell_;
-};
-
 }  // namespace
 
 absl::Status CheckLayout(const Plan& plan, const Layout& layout) {
@@ -395,8 +377,10 @@ absl::Status CheckLayout(const Plan& plan, const Layout& layout) {
         " (verifiers.kv_tokens), expected as many at least, and at most ", PlanEngine::kMaxContext));
   }
   bool any = false;
+  uint64_t kv_tokens = uint64_t{layout.verifiers.count} * layout.verifiers.kv_tokens;
   for (const DrafterGroup& group : layout.drafters) {
     if (group.count == 0) continue;
+    kv_tokens += uint64_t{group.count} * group.kv_tokens;
     any = any || group.name == layout.pinned;
     if (longest > group.kv_tokens) {
       return absl::InvalidArgumentError(absl::StrCat("requests have up to ", longest, " tokens, and drafter ",
@@ -409,6 +393,11 @@ absl::Status CheckLayout(const Plan& plan, const Layout& layout) {
                                                      kind, ", expected an entry of acceptance for both"));
     }
   }
+  if (kv_tokens > kMostHeldTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("the machines of the layout hold ", kv_tokens,
+                                                   " tokens (count times kv_tokens), expected at most ",
+                                                   kMostHeldTokens, " in all"));
+  }
   if (layout.choice == DrafterChoice::kPinned && !any) {
     return absl::InvalidArgumentError(absl::StrCat("requests are pinned to drafter \"", layout.pinned,
                                                    "\", which the layout does not have"));
@@ -419,10 +408,9 @@ absl::Status CheckLayout(const Plan& plan, const Layout& layout) {
 absl::StatusOr<Result> Simulate(const Plan& plan, const Layout& layout, const SimulateOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckLayout(plan, layout));
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, MakePlanTokenizer());
-  const auto start = std::chrono::steady_clock::now();
   const uint32_t count = plan.traffic.concurrency > 0 ? 1 : std::max(options.slices, 1u);
   const std::vector<Slice> slices = SlicesOf(plan.traffic, count);
-  SliceProgress progress(slices.size(), options.on_progress);
+  Progress progress(slices.size(), options.on_progress);
   std::vector<std::unique_ptr<Cluster>> clusters(slices.size());
   std::vector<absl::Status> statuses(slices.size());
   const auto run = [&](size_t i) {
@@ -436,9 +424,7 @@ absl::StatusOr<Result> Simulate(const Plan& plan, const Layout& layout, const Si
   for (const absl::Status& status : statuses) TANDEM_RETURN_IF_ERROR(status);
   Tally sum = clusters.front()->tally();
   for (size_t i = 1; i < clusters.size(); ++i) sum.Merge(clusters[i]->tally());
-  TANDEM_ASSIGN_OR_RETURN(Result result, sum.Sum(layout));
-  result.wall_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return result;
+  return sum.Sum(layout);
 }
 
 }  // namespace tandem::plan

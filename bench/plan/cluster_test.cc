@@ -127,6 +127,33 @@ TEST(ClusterTest, SlicesAddUpToTheWhole) {
   }
 }
 
+// Drafters, calibrations and the choice of drafters begin anew in each slice, and learn in its warm-up.
+TEST(ClusterTest, SlicesWithDraftsAgreeWithTheWhole) {
+  Plan plan = TwoDrafterPlan();
+  plan.traffic.seconds = 130.0;
+  plan.traffic.warm_up_seconds = 30.0;
+  const Result whole = MustSimulate(plan);
+  const absl::StatusOr<Result> sliced = Simulate(plan, plan.layout, {.slices = 2});
+  ASSERT_TRUE(sliced.ok()) << sliced.status();
+  EXPECT_EQ(sliced->arrived, whole.arrived);
+  EXPECT_EQ(sliced->completed, whole.completed);
+  const auto agree = [](double is, double expected, double share, const char* what) {
+    EXPECT_THAT(is, DoubleNear(expected, share * expected)) << what;
+  };
+  agree(sliced->tokens_per_second, whole.tokens_per_second, 0.01, "tokens per second");
+  agree(sliced->tokens_per_round, whole.tokens_per_round, 0.02, "tokens per round");
+  agree(sliced->latency.mean_ms, whole.latency.mean_ms, 0.03, "mean latency");
+  agree(sliced->latency.p95_ms, whole.latency.p95_ms, 0.08, "latency that 95 of 100 keep");
+  agree(sliced->verifier_utilisation, whole.verifier_utilisation, 0.03, "verifiers busy");
+  for (const auto& [drafter, share] : whole.drafter_utilisation) {
+    agree(sliced->drafter_utilisation.at(drafter), share, 0.1, drafter.c_str());
+  }
+  // The same slices come to the same figures.
+  const absl::StatusOr<Result> again = Simulate(plan, plan.layout, {.slices = 2});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->ToJson(), sliced->ToJson());
+}
+
 // A chain of a fixed window, with a first guess that is right with probability A wherever it is made: (1 -
 // A^(g+1)) / (1 - A) tokens a round (On-the-fly adaptation, appendix B.1).
 TEST(ClusterTest, RoundsMakeAsManyTokensAsAcceptanceSays) {
@@ -244,6 +271,11 @@ TEST(ClusterTest, SaysWhatALayoutLacks) {
   plan.acceptance = std::make_shared<AcceptanceBook>();
   EXPECT_THAT(std::string(CheckLayout(plan, plan.layout).message()),
               HasSubstr("no acceptance of drafter small on kind story"));
+  plan = DraftedPlan();
+  plan.layout.verifiers.count = 4096;
+  plan.layout.verifiers.kv_tokens = uint64_t{1} << 32;
+  EXPECT_THAT(std::string(CheckLayout(plan, plan.layout).message()),
+              HasSubstr("the machines of the layout hold 17592186077184 tokens (count times kv_tokens)"));
   plan = DraftedPlan();
   plan.layout.pinned = "large";
   EXPECT_THAT(std::string(CheckLayout(plan, plan.layout).message()),

@@ -3,10 +3,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "CLI/CLI.hpp"
@@ -45,11 +49,27 @@ class ProgressBar {
     std::fprintf(stderr, "\r[%s%s] %3d %%%s", std::string(filled, '#').c_str(),
                  std::string(kBarWidth - filled, ' ').c_str(), steps, steps == 100 ? "\n" : "");
   }
+  // What comes next stands on a line of its own.
+  void Close() {
+    if (terminal_ && shown_ >= 0 && shown_ < 100) std::fprintf(stderr, "\n");
+    shown_ = 100;
+  }
 
  private:
   const bool terminal_ = isatty(STDERR_FILENO) == 1;
   int shown_ = -1;
 };
+
+// Tried out before the work, which may take long.
+bool CanWrite(const std::string& file) {
+  if (file.empty()) return true;
+  std::error_code ignored;
+  const bool is_new = !std::filesystem::exists(file, ignored);
+  const bool opened = std::ofstream(file, std::ios::app).is_open();
+  if (!opened) std::fprintf(stderr, "tandem-plan: cannot write %s\n", file.c_str());
+  if (opened && is_new) std::filesystem::remove(file, ignored);
+  return opened;
+}
 
 bool Write(const std::string& file, const std::string& text) {
   if (file.empty()) return true;
@@ -60,27 +80,28 @@ bool Write(const std::string& file, const std::string& text) {
   return static_cast<bool>(out);
 }
 
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "tandem-plan: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
 int Run(const Flags& flags) {
   const absl::StatusOr<Plan> plan = LoadPlan(flags.plan);
-  if (!plan.ok()) {
-    std::fprintf(stderr, "tandem-plan: %s\n", std::string(plan.status().message()).c_str());
-    return 1;
-  }
+  if (!plan.ok()) return Fail(plan.status());
+  if (!CanWrite(flags.json) || !CanWrite(flags.html)) return 1;
   ProgressBar bar;
   RunOptions options{
       .threads = flags.threads, .slices = flags.slices, .until_met = flags.until_met, .on_progress = {}};
   if (!flags.quiet) options.on_progress = [&bar](double done) { bar.Show(done); };
+  const auto start = std::chrono::steady_clock::now();
   const absl::StatusOr<PlanOutcome> outcome = RunPlan(*plan, options);
-  if (!outcome.ok()) {
-    std::fprintf(stderr, "tandem-plan: %s\n", std::string(outcome.status().message()).c_str());
-    return 1;
-  }
+  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  bar.Close();
+  if (!outcome.ok()) return Fail(outcome.status());
   std::cout << "Simulated.\n";
   for (const std::string& note : plan->notes) std::cout << note << "\n";
   std::cout << "\n" << PlanTable(*plan, *outcome);
-  double wall_seconds = 0.0;
-  for (const CandidateOutcome& one : outcome->candidates) wall_seconds += one.result.wall_seconds;
-  if (!flags.quiet) std::fprintf(stderr, "%.1f s of computing\n", wall_seconds);
+  if (!flags.quiet) std::fprintf(stderr, "The simulation took %.1f s.\n", took);
   const bool written = Write(flags.json, PlanJson(*plan, *outcome).dump(1) + "\n") &&
                        Write(flags.html, PlanHtml(*plan, *outcome));
   return written ? 0 : 1;

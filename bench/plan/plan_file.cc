@@ -27,6 +27,7 @@ constexpr double kMostPerSecond = 1e6;
 constexpr double kLongestMs = 3.6e6;
 constexpr double kHighestPrice = 1e9;
 constexpr uint32_t kMostMachines = 4096;
+constexpr uint64_t kMostKvTokens = uint64_t{1} << 32;
 constexpr uint32_t kMostTokens = 1 << 19;  // Of a prompt or an output: both fit a context.
 
 absl::Status OneOf(const YamlSection& section, const std::vector<std::string>& keys) {
@@ -240,6 +241,20 @@ absl::Status ReadStep(const YAML::Node& node, absl::string_view path, const std:
   return absl::OkStatus();
 }
 
+// What verifiers and drafters have alike.
+template <class Group>
+absl::Status ReadMachines(const YamlSection& section, const ReadInput& read, uint32_t least_count,
+                          uint64_t least_kv_tokens, Group* group) {
+  TANDEM_RETURN_IF_ERROR(section.Read("count", least_count, kMostMachines, &group->count));
+  TANDEM_RETURN_IF_ERROR(section.Read("price_per_hour", 0.0, kHighestPrice, &group->price_per_hour));
+  if (!section.Has("step")) return section.Unexpected("step", "how long a pass takes");
+  TANDEM_RETURN_IF_ERROR(section.Visit("step", [&](const YAML::Node& step, const std::string& at) {
+    return ReadStep(step, section.path(), at, read, &group->step);
+  }));
+  TANDEM_RETURN_IF_ERROR(section.Read("between_steps_ms", 0.0, kLongestMs, &group->between_steps_ms));
+  return section.Read("kv_tokens", least_kv_tokens, kMostKvTokens, &group->kv_tokens);
+}
+
 absl::Status ReadVerifiers(const YAML::Node& node, absl::string_view path, const std::string& name,
                            const ReadInput& read, VerifierGroup* group) {
   TANDEM_ASSIGN_OR_RETURN(const YamlSection section,
@@ -247,20 +262,13 @@ absl::Status ReadVerifiers(const YAML::Node& node, absl::string_view path, const
                                             {"count", "price_per_hour", "step", "between_steps_ms",
                                              "between_steps_per_session_ms", "max_running", "max_waiting",
                                              "prefill_chunk", "max_rows", "kv_tokens", "prefix_cache"}));
-  TANDEM_RETURN_IF_ERROR(section.Read("count", 1u, kMostMachines, &group->count));
-  TANDEM_RETURN_IF_ERROR(section.Read("price_per_hour", 0.0, kHighestPrice, &group->price_per_hour));
-  if (!section.Has("step")) return section.Unexpected("step", "how long a pass takes");
-  TANDEM_RETURN_IF_ERROR(section.Visit("step", [&](const YAML::Node& step, const std::string& at) {
-    return ReadStep(step, path, at, read, &group->step);
-  }));
-  TANDEM_RETURN_IF_ERROR(section.Read("between_steps_ms", 0.0, kLongestMs, &group->between_steps_ms));
+  TANDEM_RETURN_IF_ERROR(ReadMachines(section, read, 1, kBlockTokens, group));
   TANDEM_RETURN_IF_ERROR(
       section.Read("between_steps_per_session_ms", 0.0, kLongestMs, &group->between_steps_per_session_ms));
   TANDEM_RETURN_IF_ERROR(section.Read("max_running", 1u, 65536u, &group->max_running));
   TANDEM_RETURN_IF_ERROR(section.Read("max_waiting", 0u, 1u << 24, &group->max_waiting));
   TANDEM_RETURN_IF_ERROR(section.Read("prefill_chunk", 1u, 65536u, &group->prefill_chunk));
   TANDEM_RETURN_IF_ERROR(section.Read("max_rows", 2u, 65536u, &group->max_rows));
-  TANDEM_RETURN_IF_ERROR(section.Read("kv_tokens", uint64_t{16}, uint64_t{1} << 32, &group->kv_tokens));
   return section.Read("prefix_cache", &group->prefix_cache);
 }
 
@@ -273,21 +281,15 @@ absl::Status ReadDrafter(const YAML::Node& node, absl::string_view path, const s
   DrafterGroup group;
   if (!section.Has("name")) return section.Unexpected("name", "the drafter's name");
   TANDEM_RETURN_IF_ERROR(section.Read("name", &group.name));
-  for (const DrafterGroup& other : layout->drafters) {
-    if (other.name == group.name || group.name == "auto" || group.name == "off" || group.name == "none")
-      return section.Unexpected("name", "a unique name other than auto, off or none");
+  const bool taken = std::any_of(layout->drafters.begin(), layout->drafters.end(),
+                                 [&](const DrafterGroup& other) { return other.name == group.name; });
+  if (taken || group.name == "auto" || group.name == "off" || group.name == "none") {
+    return section.Unexpected("name", "a unique name other than auto, off or none");
   }
-  TANDEM_RETURN_IF_ERROR(section.Read("count", 0u, kMostMachines, &group.count));
-  TANDEM_RETURN_IF_ERROR(section.Read("price_per_hour", 0.0, kHighestPrice, &group.price_per_hour));
-  if (!section.Has("step")) return section.Unexpected("step", "how long a growth step takes");
-  TANDEM_RETURN_IF_ERROR(section.Visit("step", [&](const YAML::Node& step, const std::string& at) {
-    return ReadStep(step, path, at, read, &group.step);
-  }));
-  TANDEM_RETURN_IF_ERROR(section.Read("between_steps_ms", 0.0, kLongestMs, &group.between_steps_ms));
+  TANDEM_RETURN_IF_ERROR(ReadMachines(section, read, 0, 64, &group));
   TANDEM_RETURN_IF_ERROR(section.Read("max_sessions", 1u, 65536u, &group.max_sessions));
   TANDEM_RETURN_IF_ERROR(section.Read("expand_width", 1u, 64u, &group.expand_width));
   TANDEM_RETURN_IF_ERROR(section.Read("max_step_rows", 1u, 512u, &group.max_step_rows));
-  TANDEM_RETURN_IF_ERROR(section.Read("kv_tokens", uint64_t{64}, uint64_t{1} << 32, &group.kv_tokens));
   layout->drafters.push_back(std::move(group));
   return absl::OkStatus();
 }

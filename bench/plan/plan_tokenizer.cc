@@ -1,11 +1,3 @@
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
-
-#include "absl/strings/str_cat.h"
 #include "bench/plan/machines.h"
 #include "bench/plan/plan_engine.h"
 #include "nlohmann/json.hpp"
@@ -32,24 +24,10 @@ std::string Definition() {
       .dump();
 }
 
-absl::StatusOr<std::shared_ptr<const Tokenizer>> Load() {
-  // Tokenizers are read from folders. mkdtemp puts random characters in place of the X.
-  std::string folder = (std::filesystem::temp_directory_path() / "tandem-plan-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot make a folder ", folder, " for temporary files"));
-  }
-  std::ofstream(absl::StrCat(folder, "/tokenizer.json")) << Definition();
-  absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::Load(folder);
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
-  return tokenizer;
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> MakePlanTokenizer() {
-  static const auto* const tokenizer = new absl::StatusOr<std::shared_ptr<const Tokenizer>>(Load());
-  return *tokenizer;
+  return Tokenizer::Parse(Definition(), "the planner's tokenizer");
 }
 
 }  // namespace tandem::plan

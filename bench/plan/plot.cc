@@ -17,13 +17,33 @@ constexpr double kRight = 16.0;
 constexpr double kTop = 34.0;
 constexpr double kBottom = 48.0;
 constexpr int kTicks = 5;
-constexpr size_t kMostInLegend = 8;
+// Beside the plot, where there are several series.
+constexpr double kLegendWidth = 320.0;
+constexpr double kLegendLine = 14.0;
+constexpr size_t kMostInLegend = 18;
 // Apart for eyes that tell red and green badly, too (Okabe and Ito).
 constexpr absl::string_view kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                           "#e69f00", "#56b4e9", "#000000", "#999999"};
 
 absl::string_view ColourOf(size_t series) {
   return kColours[series % std::size(kColours)];
+}
+
+// Colours that come again are told apart by their marks: filled and joined, then hollow and dashed.
+bool HasPlainMarks(size_t series) {
+  return series / std::size(kColours) % 2 == 0;
+}
+
+std::string CircleAt(double x, double y, size_t series, absl::string_view title) {
+  return absl::StrFormat(
+      "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\" stroke=\"%s\" stroke-width=\"1.6\">"
+      "<title>%s</title></circle>\n",
+      x, y, HasPlainMarks(series) ? ColourOf(series) : "#ffffff", ColourOf(series), XmlText(title));
+}
+
+std::string LineThrough(absl::string_view points, size_t series) {
+  return absl::StrFormat("<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\"%s points=\"%s\"/>\n",
+                         ColourOf(series), HasPlainMarks(series) ? "" : " stroke-dasharray=\"5 3\"", points);
 }
 
 std::string TextAt(double x, double y, absl::string_view anchor, absl::string_view text,
@@ -76,10 +96,11 @@ std::string Plot::ToSvg() const {
     return kHeight - kBottom - y / y_ticks.back() * (kHeight - kTop - kBottom);
   };
 
+  const double width = kWidth + (series.size() > 1 ? kLegendWidth : 0.0);
   std::string svg = absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\" "
       "role=\"img\" font-family=\"sans-serif\" font-size=\"11\">\n",
-      kWidth, kHeight, kWidth, kHeight);
+      width, kHeight, width, kHeight);
   absl::StrAppend(&svg, "<title>", XmlText(title), "</title>\n");
   absl::StrAppend(&svg, TextAt(kLeft, 14.0, "start", title, " font-weight=\"bold\""));
   for (const double tick : y_ticks) {
@@ -100,21 +121,22 @@ std::string Plot::ToSvg() const {
     std::string path;
     for (const auto& [x, y] : series[i].points) {
       absl::StrAppendFormat(&path, "%s%.1f,%.1f", path.empty() ? "" : " ", at_x(x), at_y(y));
-      if (series[i].joined) continue;
-      absl::StrAppendFormat(
-          &svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"><title>%s</title></circle>\n", at_x(x),
-          at_y(y), ColourOf(i), XmlText(series[i].name));
+      if (!series[i].joined) absl::StrAppend(&svg, CircleAt(at_x(x), at_y(y), i, series[i].name));
     }
-    if (series[i].joined && !path.empty()) {
-      absl::StrAppendFormat(&svg,
-                            "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" points=\"%s\"/>\n",
-                            ColourOf(i), path);
+    if (series[i].joined && !path.empty()) absl::StrAppend(&svg, LineThrough(path, i));
+    if (series.size() < 2 || i > kMostInLegend) continue;
+    const double y = kTop + 4.0 + kLegendLine * static_cast<double>(i);
+    if (i == kMostInLegend) {
+      absl::StrAppend(&svg,
+                      TextAt(kWidth + 28.0, y, "start", absl::StrCat("and ", series.size() - i, " more")));
+      continue;
     }
-    if (series.size() < 2 || i >= kMostInLegend) continue;
-    const double y = kTop + 12.0 * static_cast<double>(i);
-    absl::StrAppendFormat(&svg, "<rect x=\"%.1f\" y=\"%.1f\" width=\"9\" height=\"9\" fill=\"%s\"/>\n",
-                          kLeft + 8.0, y - 8.0, ColourOf(i));
-    absl::StrAppend(&svg, TextAt(kLeft + 22.0, y, "start", series[i].name));
+    absl::StrAppend(&svg,
+                    series[i].joined ? LineThrough(absl::StrFormat("%.1f,%.1f %.1f,%.1f", kWidth + 2.0,
+                                                                   y - 4.0, kWidth + 22.0, y - 4.0),
+                                                   i)
+                                     : CircleAt(kWidth + 12.0, y - 4.0, i, series[i].name),
+                    TextAt(kWidth + 28.0, y, "start", series[i].name));
   }
   return svg + "</svg>\n";
 }

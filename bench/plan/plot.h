@@ -18,7 +18,7 @@ struct PlotSeries {
   bool joined = true;
 };
 
-// An SVG element with axes from 0, ticks, and a legend where there are several series.
+// An SVG element with axes from 0, ticks, and a legend beside it where there are several series.
 struct Plot {
   std::string title;
   std::string x_label;

@@ -15,9 +15,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kStyle[] =
-    "body{font-family:sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}"
-    "table{border-collapse:collapse;font-size:90%}td,th{padding:.3em .6em;border-bottom:1px solid "
-    "#ddd;text-align:right}td:first-child,th:first-child{text-align:left}tr.cheapest{background:#e8f4ea}"
+    "body{font-family:sans-serif;max-width:100em;margin:2em auto;padding:0 1em;color:#222}"
+    "div.table{overflow-x:auto}table{border-collapse:collapse;font-size:90%}"
+    "td,th{padding:.3em .6em;border-bottom:1px solid #ddd;text-align:right}td{white-space:nowrap}"
+    "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}"
+    "td:first-child{min-width:13em;white-space:normal}td:last-child{min-width:20em;white-space:normal}"
+    "tr.cheapest{background:#e8f4ea}"
     ".note{background:#fff6e0;padding:.6em 1em}svg{max-width:100%;height:auto;display:block;margin:1.5em 0}";
 
 const std::vector<std::string>& Columns() {
@@ -79,7 +82,7 @@ std::vector<std::string> Cells(const Plan& plan, const CandidateOutcome& outcome
 }
 
 std::string HtmlTable(const Plan& plan, const PlanOutcome& outcome) {
-  std::string html = "<table>\n<tr>";
+  std::string html = "<div class=\"table\"><table>\n<tr>";
   for (const std::string& column : Columns()) absl::StrAppend(&html, "<th>", XmlText(column), "</th>");
   absl::StrAppend(&html, "</tr>\n");
   for (size_t i = 0; i < outcome.candidates.size(); ++i) {
@@ -89,7 +92,7 @@ std::string HtmlTable(const Plan& plan, const PlanOutcome& outcome) {
     }
     absl::StrAppend(&html, "</tr>\n");
   }
-  return html + "</table>\n";
+  return html + "</table></div>\n";
 }
 
 Plot CostPlot(const PlanOutcome& outcome) {

@@ -75,9 +75,7 @@ struct Result {
 
   std::vector<TimelinePoint> timeline;
   uint64_t digest = 0;  // Of every request's times: equal when two simulations went alike.
-  double wall_seconds = 0.0;
 
-  // Without wall_seconds, which no two runs have alike.
   nlohmann::json ToJson() const;
 };
 

@@ -7,12 +7,11 @@
 #include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "bench/plan/cluster.h"
+#include "bench/plan/progress.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::plan {
@@ -44,23 +43,6 @@ bool HasDrafters(const Layout& layout) {
                      [](const DrafterGroup& group) { return group.count > 0; });
 }
 
-// Adds up what threads say of their simulations.
-class SharedProgress {
- public:
-  SharedProgress(size_t jobs, const std::function<void(double)>& tell) : shares_(jobs), tell_(tell) {}
-  void Set(size_t job, double share) {
-    if (!tell_) return;
-    absl::MutexLock lock(&mutex_);
-    shares_[job] = share;
-    tell_(std::accumulate(shares_.begin(), shares_.end(), 0.0) / static_cast<double>(shares_.size()));
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::vector<double> shares_ ABSL_GUARDED_BY(mutex_);
-  const std::function<void(double)>& tell_;
-};
-
 absl::Status Evaluate(const Plan& plan, uint32_t slices, CandidateOutcome* outcome,
                       const std::function<void(double)>& tell) {
   const Candidate& candidate = outcome->candidate;
@@ -72,6 +54,11 @@ absl::Status Evaluate(const Plan& plan, uint32_t slices, CandidateOutcome* outco
   if (!result.ok()) {
     return absl::Status(result.status().code(),
                         absl::StrCat(candidate.label, ": ", result.status().message()));
+  }
+  if (result->arrived == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(candidate.label, ": no request comes in the ", result->seconds,
+                     " measured seconds, expected one at least: traffic says when requests come"));
   }
   outcome->simulated = true;
   outcome->result = *std::move(result);
@@ -220,7 +207,7 @@ absl::StatusOr<PlanOutcome> RunPlan(const Plan& plan, const RunOptions& options)
   if (options.until_met) {
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return price(a) < price(b); });
   }
-  SharedProgress progress(order.size(), options.on_progress);
+  Progress progress(order.size(), options.on_progress);
   std::vector<absl::Status> statuses(order.size());
   for (size_t begin = 0; begin < order.size();) {
     // Layouts of one price stand or fall together, so that the answer does not depend on the threads.
@@ -245,6 +232,8 @@ absl::StatusOr<PlanOutcome> RunPlan(const Plan& plan, const RunOptions& options)
     FindCheapest(&outcome);
     if (options.until_met && outcome.cheapest.has_value()) break;
   }
+  // Of what need not be simulated, nothing has been said.
+  if (options.on_progress) options.on_progress(1.0);
   return outcome;
 }
 

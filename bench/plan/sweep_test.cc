@@ -87,11 +87,23 @@ TEST(SweepTest, FindsTheCheapestThatMeetsTheTarget) {
   }
   EXPECT_FALSE(all->candidates[0].meets_target) << "one verifier alone is too slow, or nothing was tried";
   EXPECT_THAT(all->candidates[0].missed, Not(IsEmpty()));
-  const auto first = RunPlan(plan, {.until_met = true});
+  double done = 0.0;
+  const auto first =
+      RunPlan(plan, {.until_met = true, .on_progress = [&done](double share) { done = share; }});
   ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(done, 1.0);
   ASSERT_TRUE(first->cheapest.has_value());
   EXPECT_EQ(first->candidates[*first->cheapest].candidate.label, best.candidate.label);
   EXPECT_FALSE(first->candidates.back().simulated);
+}
+
+TEST(SweepTest, SaysThatNothingCame) {
+  Plan plan = SweptPlan();
+  plan.traffic.rates = {{0.0, 0.0}};
+  const auto outcome = RunPlan(plan, {});
+  EXPECT_EQ(outcome.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(outcome.status().message()),
+              HasSubstr("no request comes in the 5 measured seconds"));
 }
 
 TEST(SweepTest, NoLayoutMeetsWhatCannotBeMet) {
@@ -184,6 +196,18 @@ TEST(PlotTest, TicksAreRoundAndReachTheLargestValue) {
   EXPECT_THAT(TicksTo(10.0, 5), ElementsAre(0.0, 2.0, 4.0, 6.0, 8.0, 10.0));
   EXPECT_THAT(TicksTo(0.0, 5), ElementsAre(0.0, 1.0));
   EXPECT_THAT(TicksTo(137.0, 5).back(), DoubleNear(150.0, 1e-9));
+  // The legend stands beside the axes, whose right end is at 640, and colours that come again look otherwise.
+  Plot many{.title = "many", .x_label = "x", .y_label = "y", .series = {}};
+  for (int i = 0; i < 30; ++i) {
+    many.series.push_back({.name = "series " + std::to_string(i), .points = {{1.0, 2.0}, {2.0, i}}});
+  }
+  const std::string svg = many.ToSvg();
+  EXPECT_EQ(XmlFault(svg), "");
+  EXPECT_THAT(svg, HasSubstr("<text x=\"668.0\" y=\"38.0\" text-anchor=\"start\">series 0</text>"));
+  EXPECT_THAT(svg, HasSubstr("series 17</text>"));
+  EXPECT_THAT(svg, Not(HasSubstr("series 18</text>")));
+  EXPECT_THAT(svg, HasSubstr("and 12 more</text>"));
+  EXPECT_THAT(svg, HasSubstr("stroke=\"#0072b2\" stroke-width=\"1.6\" stroke-dasharray="));
   const Plot empty{.title = "none", .x_label = "x", .y_label = "y", .series = {{.name = "a", .points = {}}}};
   EXPECT_EQ(XmlFault(empty.ToSvg()), "");
 }

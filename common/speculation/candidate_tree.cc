@@ -7,9 +7,8 @@
 namespace tandem {
 
 const TreeNode* CandidateTree::Find(NodeId id) const {
-  const auto at = std::lower_bound(nodes_.begin(), nodes_.end(), id,
-                                   [](const TreeNode& node, NodeId wanted) { return node.id < wanted; });
-  return at != nodes_.end() && at->id == id ? &*at : nullptr;
+  const size_t at = PlaceOfId(nodes_, id, [](const TreeNode& node) { return node.id; });
+  return at < nodes_.size() && nodes_[at].id == id ? &nodes_[at] : nullptr;
 }
 
 const TreeNode* CandidateTree::FindChild(NodeId parent, TokenId token) const {
@@ -38,15 +37,25 @@ void CandidateTree::Truncate(uint32_t size) {
 
 void CandidateTree::Reroot(NodeId id) {
   assert(Find(id) != nullptr);
-  std::vector<TreeNode> old = std::move(nodes_);
-  nodes_.clear();
   root_id_ = id;
-  for (const TreeNode& node : old) {
+  size_t kept = 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    TreeNode node = nodes_[i];
     // A node stays when its parent is the new root or has stayed; parents come first.
-    if (node.parent == id || (node.parent != 0 && Find(node.parent) != nullptr)) {
-      Add(node.id, node.parent, node.token, node.score);
+    const TreeNode* above = nullptr;
+    if (node.parent == id) {
+      node.parent = 0;
+    } else {
+      const absl::Span<const TreeNode> stayed = absl::MakeConstSpan(nodes_).first(kept);
+      const size_t at = PlaceOfId(stayed, node.parent, [](const TreeNode& one) { return one.id; });
+      if (at == kept || stayed[at].id != node.parent) continue;
+      above = &stayed[at];
     }
+    node.depth = above == nullptr ? 1 : above->depth + 1;
+    node.path_score = above == nullptr ? node.score : above->path_score * node.score;
+    nodes_[kept++] = node;
   }
+  nodes_.resize(kept);
 }
 
 void CandidateTree::Clear() {

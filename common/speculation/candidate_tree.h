@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +10,29 @@
 #include "common/speculation/draft_messages.h"
 
 namespace tandem {
+
+// Where something stands, or would stand, in a list in the order of increasing ids, by `id_of`. Ids that are
+// given away one after the other leave few gaps, so that most are found at once: there are at most as many
+// from one to another as lie between them.
+template <class List, class IdOf>
+size_t PlaceOfId(const List& list, NodeId id, const IdOf& id_of) {
+  if (list.empty() || id <= id_of(list.front())) return 0;
+  const NodeId last = id_of(list.back());
+  if (id > last) return list.size();
+  size_t low = list.size() - 1 - std::min<size_t>(last - id, list.size() - 1);
+  if (id_of(list[low]) >= id) return low;
+  size_t high = std::min<size_t>(id - id_of(list.front()), list.size() - 1);
+  // Before `low` all are smaller, and what is at `high` is not.
+  for (++low; low < high;) {
+    const size_t middle = low + (high - low) / 2;
+    if (id_of(list[middle]) < id) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
 
 // A candidate token for the position `depth` below the root.
 struct TreeNode {

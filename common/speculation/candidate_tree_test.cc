@@ -1,5 +1,11 @@
 #include "common/speculation/candidate_tree.h"
 
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "common/speculation/node_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -32,6 +38,65 @@ CandidateTree Example() {
   tree.Add(5, 1, 13, 0.25f);
   tree.Add(6, 3, 14, 0.5f);
   return tree;
+}
+
+TEST(PlaceOfIdTest, IsWhereASearchEnds) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 300; ++round) {
+    // Few gaps, many, or a large one.
+    std::vector<NodeId> ids;
+    NodeId next = random() % 4;
+    for (size_t size = random() % 40; ids.size() < size; next += 1 + (random() % 4 == 0 ? random() % 5 : 0)) {
+      if (random() % 30 == 0) next += 1'000'000'000;
+      if (!ids.empty() && next <= ids.back()) break;
+      ids.push_back(next);
+    }
+    std::vector<NodeId> wanted = {0, 1, UINT32_MAX};
+    for (const NodeId id : ids) wanted.insert(wanted.end(), {id - 1, id, id + 1});
+    for (const NodeId id : wanted) {
+      const auto expected = std::lower_bound(ids.begin(), ids.end(), id) - ids.begin();
+      EXPECT_EQ(PlaceOfId(ids, id, [](NodeId one) { return one; }), static_cast<size_t>(expected)) << id;
+    }
+  }
+}
+
+TEST(NodeTableTest, HoldsWhatAMapHolds) {
+  std::mt19937 random(5);
+  NodeTable<std::vector<int>> table;
+  std::map<NodeId, std::vector<int>> expected;
+  NodeId next = 1;
+  for (int round = 0; round < 20'000; ++round) {
+    if (random() % 8 < 4) {
+      table.Add(next, {round});
+      expected[next] = {round};
+      next += 1 + (random() % 10 == 0 ? random() % 3 : 0);
+    } else if (random() % 500 == 0) {
+      // Ids begin anew in a table that is empty.
+      table.EraseIf([](NodeId, const std::vector<int>&) { return true; });
+      expected.clear();
+      next = 1;
+    } else if (random() % 40 == 0) {
+      table.EraseIf([](NodeId id, const std::vector<int>&) { return id % 3 == 0; });
+      std::erase_if(expected, [](const auto& entry) { return entry.first % 3 == 0; });
+    } else {
+      const NodeId id = next - std::min<NodeId>(next, random() % 60);
+      table.Erase(id);
+      expected.erase(id);
+    }
+    const NodeId id = next - std::min<NodeId>(next, random() % 60);
+    const auto found = expected.find(id);
+    ASSERT_EQ(table.Find(id) != nullptr, found != expected.end()) << round;
+    if (found != expected.end()) {
+      EXPECT_EQ(table.at(id), found->second);
+    }
+    ASSERT_EQ(table.size(), expected.size());
+  }
+  auto at = expected.begin();
+  table.ForEach([&](NodeId id, std::vector<int>& value) {
+    EXPECT_EQ(id, at->first);
+    EXPECT_EQ(value, (at++)->second);
+  });
+  EXPECT_EQ(at, expected.end());
 }
 
 TEST(CandidateTreeTest, KnowsDepthPathAndScores) {

@@ -58,8 +58,9 @@ double ScoreCalibration::Table::At(double score) const {
   // Beyond the ends the curve goes on in proportion, which leaves the identity what it is.
   if (score <= scores.front()) return probabilities.front() * score / scores.front();
   if (score >= scores.back()) return std::min(probabilities.back() * score / scores.back(), kMost);
-  const auto above = std::upper_bound(scores.begin(), scores.end(), score);
-  const auto high = static_cast<size_t>(above - scores.begin());
+  // The first one above: without branches, as these would be guessed wrongly.
+  size_t high = 0;
+  for (const double each : scores) high += each <= score ? 1 : 0;
   const double share = (score - scores[high - 1]) / (scores[high] - scores[high - 1]);
   return probabilities[high - 1] + share * (probabilities[high] - probabilities[high - 1]);
 }

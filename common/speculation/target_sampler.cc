@@ -117,6 +117,7 @@ std::vector<TokenProbability> TargetSampler::Guess(absl::Span<float> logits, uin
     return std::clamp(static_cast<float>(probability), std::numeric_limits<float>::min(), 1.0f);
   };
   std::vector<TokenProbability> guesses;
+  guesses.reserve(count);
   if (sampling_.temperature == 0.0f) {
     const TokenGaps gaps(logits, peak, /*temperature=*/1.0f);
     const auto total = static_cast<double>(gaps.TotalWeight());

@@ -90,6 +90,15 @@ TANDEM_AVX512 void LoadGapsAvx512(const GapScale& scale, float cut_gap, int32_t 
   }
 }
 
+TANDEM_AVX512 uint64_t FindUpToAvx512(float bound, const float (&gaps)[kTokenBlock]) {
+  uint64_t found = 0;
+  for (int i = 0; i < kTokenBlock; i += 16) {
+    const __mmask16 near = _mm512_cmp_ps_mask(_mm512_loadu_ps(gaps + i), _mm512_set1_ps(bound), _CMP_LE_OQ);
+    found |= uint64_t{near} << i;
+  }
+  return found;
+}
+
 // 2^t for t from -64 to 0: t = n + f with |f| <= 1/2, 2^f by its Taylor series up to f^6, whose remainder is
 // below 2e-7 of it. With the roundings of t, which is off by 3 * 2^-24 of itself, exp(-gap) is off by less
 // than kRestError of itself.
@@ -206,6 +215,15 @@ void LoadGaps(const GapScale& scale, float cut_gap, int32_t last, const float (&
     const float limit = i <= last ? cut_gap : below;
     gaps[i] = gap <= limit ? gap : kInfinity;
   }
+}
+
+uint64_t FindUpTo(float bound, const float (&gaps)[kTokenBlock]) {
+#if defined(__x86_64__)
+  if (ComputesWithAvx512()) return FindUpToAvx512(bound, gaps);
+#endif
+  uint64_t found = 0;
+  for (int i = 0; i < kTokenBlock; ++i) found |= static_cast<uint64_t>(gaps[i] <= bound) << i;
+  return found;
 }
 
 void CollectNearTokens(const GapScale& scale, absl::Span<const float> logits, float bound, NearTokens& near) {

@@ -33,6 +33,9 @@ float GapOf(const GapScale& scale, float logit);
 void LoadGaps(const GapScale& scale, float cut_gap, int32_t last, const float (&logits)[kTokenBlock],
               float (&gaps)[kTokenBlock]);
 
+// Which of a block's gaps are at most `bound`: bit i for gaps[i].
+uint64_t FindUpTo(float bound, const float (&gaps)[kTokenBlock]);
+
 // Tokens whose gaps are small, in the order of their ids, and what all others weigh together.
 struct NearTokens {
   explicit NearTokens(size_t vocab_size);

@@ -76,6 +76,18 @@ TEST_P(TokenBlocksTest, GapsEndAtTheCut) {
   EXPECT_EQ(GapOf({.best = kGreatest, .temperature = 0.5f}, kUnbounded), 0.0f);
 }
 
+TEST_P(TokenBlocksTest, FindsGapsUpToABound) {
+  for (int round = 0; round < 200; ++round) {
+    float gaps[kTokenBlock];
+    for (float& gap : gaps) gap = static_cast<float>(random_() % 9);
+    for (int i = 0; i < 5; ++i) gaps[random_() % kTokenBlock] = random_() % 2 == 0 ? kUnbounded : kGreatest;
+    for (const float bound : {-1.0f, 0.0f, 3.0f, 8.5f, kGreatest}) {
+      const uint64_t found = FindUpTo(bound, gaps);
+      for (int i = 0; i < kTokenBlock; ++i) EXPECT_EQ((found >> i & 1) != 0, gaps[i] <= bound) << bound;
+    }
+  }
+}
+
 TEST_P(TokenBlocksTest, NearTokensAreAllThatAreNearAndTheRestWeighsWhatIsSaid) {
   for (const size_t size : {10u, 64u, 700u, 20001u}) {
     for (const float temperature : {1e-38f, 0.3f, 1.0f, 3.0f}) {

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 
+#include "absl/container/inlined_vector.h"
 #include "common/speculation/gumbel.h"
 
 namespace tandem {
@@ -215,16 +216,17 @@ NearTokens TokenGaps::FindNear(float bound, bool weigh_rest) const {
     if (minimum > bound && !weighs) continue;
     float block[kTokenBlock];
     LoadBlock(index, block);
-    uint64_t weights[kTokenBlock] = {};
-    if (weighs) TokenWeights(block, weights);
-    for (int i = 0; i < kTokenBlock; ++i) {
-      if (block[i] <= bound) {
-        near.gaps[near.count] = block[i];
-        near.tokens[near.count++] = static_cast<TokenId>(index * kTokenBlock) + i;
-      } else {
-        near.least_rest += weights[i];
-      }
+    const uint64_t found = FindUpTo(bound, block);
+    for (uint64_t left = found; left != 0; left &= left - 1) {
+      const int i = std::countr_zero(left);
+      near.gaps[near.count] = block[i];
+      near.tokens[near.count++] = static_cast<TokenId>(index * kTokenBlock) + i;
     }
+    if (!weighs) continue;
+    uint64_t weights[kTokenBlock];
+    TokenWeights(block, weights);
+    for (uint64_t left = ~found; left != 0; left &= left - 1)
+      near.least_rest += weights[std::countr_zero(left)];
   }
   near.most_rest = near.least_rest;
   return near;
@@ -253,12 +255,20 @@ void TokenGaps::Apply(const Cut& cut) {
 std::vector<TokenId> TokenGaps::MostLikely(size_t count) const {
   std::vector<TokenId> tokens;
   if (count == 0) return tokens;
-  const Cut cut = FindCutOfCount(count);
-  std::vector<uint64_t> keys;
-  const NearTokens near = FindNear(cut.gap, /*weigh_rest=*/false);
-  for (size_t i = 0; i < near.count; ++i) {
-    const uint64_t key = KeyOf(near.gaps[i], near.tokens[i]);
-    if (key <= KeyOf(cut.gap, cut.last_token)) keys.push_back(key);
+  const float bound = BoundOfCount(count);
+  absl::InlinedVector<uint64_t, 2 * kTokenBlock> keys;
+  for (size_t index = 0; index < num_blocks(); ++index) {
+    if (MinimumOf(index) > bound) continue;
+    float block[kTokenBlock];
+    LoadBlock(index, block);
+    for (uint64_t left = FindUpTo(bound, block); left != 0; left &= left - 1) {
+      const int i = std::countr_zero(left);
+      keys.push_back(KeyOf(block[i], static_cast<TokenId>(index * kTokenBlock) + i));
+    }
+  }
+  if (keys.size() > count) {
+    std::nth_element(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(count), keys.end());
+    keys.resize(count);
   }
   std::sort(keys.begin(), keys.end());
   tokens.reserve(keys.size());

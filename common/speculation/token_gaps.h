@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/speculation/gumbel.h"
@@ -17,7 +18,7 @@ namespace tandem {
 struct PeakLogit {
   float logit = 0.0f;  // -infinity when no token has a chance.
   TokenId token = 0;
-  std::vector<float> of_blocks;  // The greatest logit of each kTokenBlock tokens.
+  absl::InlinedVector<float, 4> of_blocks;  // The greatest logit of each kTokenBlock tokens.
 };
 
 // NaN counts as -infinity, and +infinity as the largest finite number.
@@ -101,7 +102,7 @@ class TokenGaps {
   GapScale scale_;
   TokenId peak_token_;
   Cut cut_ = kEverything;
-  std::vector<float> minima_;  // The smallest gap of each block, before any cut.
+  absl::InlinedVector<float, kTokenBlock> minima_;  // The smallest gap of each block, before any cut.
 };
 
 }  // namespace tandem

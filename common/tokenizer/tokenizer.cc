@@ -92,6 +92,12 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::LoadGguf(const std::
   return tokenizer;
 }
 
+absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(absl::string_view definition,
+                                                                  const std::string& where) {
+  TANDEM_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(definition, where));
+  return ParseDefinition(json);
+}
+
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& folder) {
   if (GgufFile::IsPath(folder)) return LoadGguf(folder);
   const std::string path = absl::StrCat(folder, "/tokenizer.json");

@@ -55,6 +55,9 @@ class Tokenizer {
   // without a tokenizer.json, InvalidArgument for malformed contents, Unimplemented for components that are
   // not supported.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> Load(const std::string& folder);
+  // Of a tokenizer.json alone, whose text this is; `where` stands for it in errors, which are as Load's.
+  static absl::StatusOr<std::shared_ptr<const Tokenizer>> Parse(absl::string_view definition,
+                                                                const std::string& where);
   // Load, and InvalidArgument when an id has no logit in the folder's model, which has `logits_width` of
   // them.
   static absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadForModel(const std::string& folder,

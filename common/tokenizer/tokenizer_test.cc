@@ -36,6 +36,17 @@ std::shared_ptr<const Tokenizer> LoadKind(const std::string& kind) {
   return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
 }
 
+TEST(TokenizerTest, ADefinitionIsAFoldersOwn) {
+  const std::string definition =
+      ReadFile(absl::StrCat(kTestData, "demo/tokenizer.json"), size_t{1} << 24).value();
+  const auto parsed = Tokenizer::Parse(definition, "somewhere");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const auto loaded = LoadKind("demo");
+  EXPECT_EQ((*parsed)->Fingerprint(loaded->vocab_size()), loaded->Fingerprint(loaded->vocab_size()));
+  EXPECT_EQ((*parsed)->Decode({5, 300, 17}, false), loaded->Decode({5, 300, 17}, false));
+  EXPECT_THAT(std::string(Tokenizer::Parse("{}", "somewhere").status().message()), HasSubstr("somewhere"));
+}
+
 // A folder of its own for every test.
 class FolderTest : public testing::Test {
  protected:

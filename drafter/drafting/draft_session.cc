@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/hash.h"
@@ -39,6 +40,60 @@ PhiloxKey DrawKey(uint64_t draw_seed, uint64_t request_seed) {
 }
 
 }  // namespace
+
+void StepBatch::Clear() {
+  rows_.clear();
+  num_tails_ = 0;
+  num_logits_ = 0;
+  num_states_ = 0;
+}
+
+void StepBatch::Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features,
+                    const InputState* state) {
+  rows_.push_back(
+      {.token = token, .context = context, .logits = logits, .features = features, .state = state});
+}
+
+absl::Span<SlotId> StepBatch::NewTail(size_t size) {
+  if (num_tails_ == tails_.size()) tails_.emplace_back();
+  std::vector<SlotId>& tail = tails_[num_tails_++];
+  tail.resize(size);
+  return absl::MakeSpan(tail);
+}
+
+float* StepBatch::NewLogits(size_t size) {
+  if (num_logits_ == logits_.size()) logits_.emplace_back();
+  std::vector<float>& logits = logits_[num_logits_++];
+  logits.resize(size);
+  return logits.data();
+}
+
+StepBatch::State& StepBatch::NewState(size_t size) {
+  if (num_states_ == states_.size()) states_.emplace_back();
+  State& state = states_[num_states_++];
+  state.values.resize(size);
+  return state;
+}
+
+const FeatureRequest* StepBatch::NewStateRequest(int32_t hidden_size) {
+  State& state = NewState(static_cast<size_t>(hidden_size));
+  state.request = {.final_norm = true, .states = state.values.data()};
+  return &state.request;
+}
+
+const FeatureRequest* StepBatch::NewOutputRequest(uint32_t num_layers, int32_t hidden_size) {
+  State& state = NewState(static_cast<size_t>(hidden_size));
+  state.layer = num_layers;
+  state.request = {.layers = absl::MakeConstSpan(&state.layer, 1), .states = state.values.data()};
+  return &state.request;
+}
+
+absl::Span<float> StepBatch::NewInput(size_t size, bool own, const InputState** input) {
+  State& state = NewState(size);
+  state.input = {.values = state.values, .own = own};
+  *input = &state.input;
+  return absl::MakeSpan(state.values);
+}
 
 DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_t vocabulary_fingerprint,
                            uint32_t expand_width, uint64_t draw_seed, DraftCounters* counters)
@@ -328,11 +383,13 @@ absl::Status DraftSession::AppendCommitted(absl::Span<const TokenId> tokens, abs
 
 // The verifier's mirror has the same node and does the same.
 void DraftSession::RerootAt(NodeId new_root) {
-  const std::vector<TreeNode> old(tree_.nodes().begin(), tree_.nodes().end());
   tree_.Reroot(new_root);
-  for (const TreeNode& node : old) {
-    if (tree_.Find(node.id) == nullptr) Forget(node.id, &counters_->pruned_nodes);
-  }
+  states_.EraseIf([this](NodeId id, NodeState& state) {
+    if (tree_.Find(id) != nullptr) return false;
+    if (state.slot.has_value()) kv_.FreeScratch(*state.slot);
+    ++counters_->pruned_nodes;
+    return true;
+  });
   absl::c_move(std::exchange(held_back_, {}), std::back_inserter(candidates_));
   std::erase_if(candidates_, [&](const Candidate& candidate) {
     return candidate.parent != new_root && (candidate.parent == 0 || tree_.Find(candidate.parent) == nullptr);
@@ -394,10 +451,10 @@ void DraftSession::SalvageBelow(NodeId new_root) {
 }
 
 void DraftSession::Forget(NodeId id, uint64_t* fate) {
-  const auto state = states_.find(id);
-  if (state == states_.end()) return;
-  if (state->second.slot.has_value()) kv_.FreeScratch(*state->second.slot);
-  states_.erase(state);
+  const NodeState* const state = states_.Find(id);
+  if (state == nullptr) return;
+  if (state->slot.has_value()) kv_.FreeScratch(*state->slot);
+  states_.Erase(id);
   ++*fate;
 }
 
@@ -415,11 +472,11 @@ void DraftSession::DropTree(uint64_t* fate) {
 
 // The nodes stay, since the verifier has them, but have to be forwarded again.
 void DraftSession::LoseTreeKv() {
-  for (auto& [id, state] : states_) {
+  states_.ForEach([this](NodeId, NodeState& state) {
     if (state.slot.has_value()) kv_.FreeScratch(*state.slot);
     state.slot.reset();
     state.forwarded = false;
-  }
+  });
   candidates_.clear();
   held_back_.clear();
   waiting_.clear();

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
@@ -20,6 +19,7 @@
 #include "common/grammar/constraint_cursor.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/node_table.h"
 #include "common/speculation/target_sampler.h"
 #include "drafter/drafting/draft_model.h"
 #include "drafter/drafting/feature_buffer.h"
@@ -51,10 +51,10 @@ class StepBatch {
   void Clear();
   void Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features = nullptr,
            const InputState* state = nullptr);
-  // Memory that does not move until Clear: the slots of a context's tail; room for logits; a request for the
-  // normed state, or for the state after the last of that many layers, with room for it; and a state of
+  // Memory that does not move until Clear: `size` slots of a context's tail; room for logits; a request for
+  // the normed state, or for the state after the last of that many layers, with room for it; and a state of
   // `size` numbers, which the caller writes, to read.
-  absl::Span<const SlotId> KeepTail(std::vector<SlotId> tail);
+  absl::Span<SlotId> NewTail(size_t size);
   float* NewLogits(size_t size);
   const FeatureRequest* NewStateRequest(int32_t hidden_size);
   const FeatureRequest* NewOutputRequest(uint32_t num_layers, int32_t hidden_size);
@@ -64,9 +64,10 @@ class StepBatch {
 
  private:
   std::vector<StepRow> rows_;
-  // The buffers of inner vectors do not move when the outer ones grow.
+  // The buffers of inner vectors do not move when the outer ones grow, and are reused from step to step.
   std::vector<std::vector<SlotId>> tails_;
-  std::vector<std::vector<float>> logits_;  // Kept from step to step, for their memory.
+  size_t num_tails_ = 0;
+  std::vector<std::vector<float>> logits_;
   size_t num_logits_ = 0;
   struct State {
     FeatureRequest request;
@@ -315,7 +316,14 @@ class DraftSession {
   void Wait(const TreeNode& node);
   TreeNode AddNode(NodeId parent, TokenId token, float score, uint32_t draw);
   float ValueOf(NodeId id) const { return id == 0 ? 1.0f : states_.at(id).value; }
-  float ValueBelow(NodeId parent, float score) const;
+  // What the value of a node's children depends on beside their scores.
+  struct Above {
+    float value = 1.0f;
+    uint32_t depth = 1;  // The children's.
+  };
+  Above AboveChildrenOf(NodeId parent) const;
+  float ValueBelow(const Above& above, float score) const;
+  float ValueBelow(NodeId parent, float score) const { return ValueBelow(AboveChildrenOf(parent), score); }
   void ObserveScores(absl::Span<const TokenId> tokens, absl::Span<const NodeId> path);
   void RescoreCandidates();
   void RebuildQueues();
@@ -383,7 +391,7 @@ class DraftSession {
   std::vector<std::vector<float>> level_logits_;  // What they were made of; under a constraint.
   bool root_ready_ = false;                       // The root has been forwarded: its children are known.
   CandidateTree tree_;
-  absl::flat_hash_map<NodeId, NodeState> states_;
+  NodeTable<NodeState> states_;
   uint32_t root_children_ = 0;
   std::unique_ptr<Draws> root_draws_;
   NodeId next_id_ = 1;

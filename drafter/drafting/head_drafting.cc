@@ -194,7 +194,7 @@ void DraftSession::TakeRootOutput() {
     std::erase_if(*list, [](const Candidate& candidate) { return candidate.source_score == 0.0f; });
   }
   std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
-  for (auto& [id, state] : states_) state.forwarded = false;
+  states_.ForEach([](NodeId, NodeState& state) { state.forwarded = false; });
   waiting_.clear();
 }
 

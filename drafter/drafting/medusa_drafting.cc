@@ -55,9 +55,9 @@ absl::Status DraftSession::TakeLevels() {
   root_ready_ = true;
   // Candidates that are not nodes yet are drawn again, from the better distribution.
   if (root_children_ == 0) root_draws_.reset();
-  for (auto& [id, state] : states_) {
+  states_.ForEach([](NodeId, NodeState& state) {
     if (state.num_children == 0) state.draws.reset();
-  }
+  });
   OfferFromLevels();
   return absl::OkStatus();
 }
@@ -69,7 +69,7 @@ void DraftSession::OfferFromLevels() {
     for (Candidate& candidate : *list) candidate.score = 0.0f;
   }
   RescoreCandidates();
-  for (auto& [id, state] : states_) state.forwarded = false;
+  states_.ForEach([](NodeId, NodeState& state) { state.forwarded = false; });
   if (!root_ready_) return;
   OfferLevelBelow(0, 0);
   std::vector<TreeNode> nodes(tree_.nodes().begin(), tree_.nodes().end());

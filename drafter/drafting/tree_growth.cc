@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
@@ -26,63 +27,12 @@ constexpr size_t kGatheredNodes = 16;
 
 }  // namespace
 
-void StepBatch::Clear() {
-  rows_.clear();
-  tails_.clear();
-  num_logits_ = 0;
-  num_states_ = 0;
-}
-
-void StepBatch::Add(TokenId token, const RowContext& context, float* logits, const FeatureRequest* features,
-                    const InputState* state) {
-  rows_.push_back(
-      {.token = token, .context = context, .logits = logits, .features = features, .state = state});
-}
-
-absl::Span<const SlotId> StepBatch::KeepTail(std::vector<SlotId> tail) {
-  tails_.push_back(std::move(tail));
-  return tails_.back();
-}
-
-float* StepBatch::NewLogits(size_t size) {
-  if (num_logits_ == logits_.size()) logits_.emplace_back();
-  std::vector<float>& logits = logits_[num_logits_++];
-  logits.resize(size);
-  return logits.data();
-}
-
-StepBatch::State& StepBatch::NewState(size_t size) {
-  if (num_states_ == states_.size()) states_.emplace_back();
-  State& state = states_[num_states_++];
-  state.values.resize(size);
-  return state;
-}
-
-const FeatureRequest* StepBatch::NewStateRequest(int32_t hidden_size) {
-  State& state = NewState(static_cast<size_t>(hidden_size));
-  state.request = {.final_norm = true, .states = state.values.data()};
-  return &state.request;
-}
-
-const FeatureRequest* StepBatch::NewOutputRequest(uint32_t num_layers, int32_t hidden_size) {
-  State& state = NewState(static_cast<size_t>(hidden_size));
-  state.layer = num_layers;
-  state.request = {.layers = absl::MakeConstSpan(&state.layer, 1), .states = state.values.data()};
-  return &state.request;
-}
-
-absl::Span<float> StepBatch::NewInput(size_t size, bool own, const InputState** input) {
-  State& state = NewState(size);
-  state.input = {.values = state.values, .own = own};
-  *input = &state.input;
-  return absl::MakeSpan(state.values);
-}
-
 // For a heap whose front is the best; ties are broken so that every run grows the same tree.
 bool DraftSession::IsWorse(const Candidate& a, const Candidate& b) {
+  if (a.value != b.value) return a.value < b.value;
   // Among scores with the same calibrated value, the raw score decides.
-  return std::tuple(a.value, a.merged_score(), b.parent, b.draw, b.token) <
-         std::tuple(b.value, b.merged_score(), a.parent, a.draw, a.token);
+  return std::tuple(a.merged_score(), b.parent, b.draw, b.token) <
+         std::tuple(b.merged_score(), a.parent, a.draw, a.token);
 }
 
 uint32_t DraftSession::NumUncomputed() const {
@@ -114,14 +64,18 @@ float DraftSession::BestValue() const {
   return OwesFirstNodes() || waiting_.empty() ? 1.0f : ValueOf(waiting_.front());
 }
 
-// Of a child of `parent` with this score. What is drawn must not depend on what was drawn before, and EAGLE-2
-// goes by the scores as they are.
-float DraftSession::ValueBelow(NodeId parent, float score) const {
-  const float above = ValueOf(parent);
-  if (model_->calibration == nullptr || sampled_ || limits_.shape == TreeShape::kEagle2) return above * score;
+DraftSession::Above DraftSession::AboveChildrenOf(NodeId parent) const {
   const TreeNode* const node = tree_.Find(parent);
-  const uint32_t depth = node == nullptr ? 1 : node->depth + 1;
-  return above * static_cast<float>(model_->calibration->Calibrated(temperature_, depth, score));
+  return {.value = ValueOf(parent), .depth = node == nullptr ? 1 : node->depth + 1};
+}
+
+// Of a child with this score. What is drawn must not depend on what was drawn before, and EAGLE-2 goes by the
+// scores as they are.
+float DraftSession::ValueBelow(const Above& above, float score) const {
+  if (model_->calibration == nullptr || sampled_ || limits_.shape == TreeShape::kEagle2) {
+    return above.value * score;
+  }
+  return above.value * static_cast<float>(model_->calibration->Calibrated(temperature_, above.depth, score));
 }
 
 // A commit's tokens say of every known child of the nodes along them whether it was right, sent or not.
@@ -151,7 +105,8 @@ uint32_t& DraftSession::NumChildren(NodeId parent) {
 
 TreeNode DraftSession::AddNode(NodeId parent, TokenId token, float score, uint32_t draw) {
   const TreeNode node = tree_.Add(next_id_++, parent, token, score);
-  states_.emplace(node.id, NodeState{.value = ValueBelow(parent, score), .draw = draw});
+  const Above above = {.value = ValueOf(parent), .depth = node.depth};
+  states_.Add(node.id, NodeState{.value = ValueBelow(above, score), .draw = draw});
   ++NumChildren(parent);
   ++counters_->sent_nodes;
   announced_.push_back(node);
@@ -192,7 +147,8 @@ void DraftSession::RescoreCandidates() {
 // After a commit: values count from the new root, depths and the budget have changed.
 void DraftSession::RebuildQueues() {
   for (const TreeNode& node : tree_.nodes()) {
-    states_.at(node.id).value = ValueBelow(node.parent, node.score);
+    states_.at(node.id).value =
+        ValueBelow(Above{.value = ValueOf(node.parent), .depth = node.depth}, node.score);
   }
   RescoreCandidates();
   waiting_.clear();
@@ -303,7 +259,7 @@ void DraftSession::PromoteLayers() {
 void DraftSession::ProposeFromSources() {
   if (sources_.empty() || sampled_) return;
   proposal_.clear();
-  for (auto& [id, state] : states_) state.proposed = kNotProposed;
+  states_.ForEach([](NodeId, NodeState& state) { state.proposed = kNotProposed; });
   for (std::vector<Candidate>* list : {&candidates_, &held_back_}) {
     std::erase_if(*list, [](const Candidate& candidate) { return candidate.score == 0.0f; });
     for (Candidate& candidate : *list) candidate.source_score = 0.0f;
@@ -338,8 +294,9 @@ void DraftSession::OfferProposed(NodeId parent, int32_t proposed) {
 
 // If the sources proposed the new node too, their proposal continues below it.
 void DraftSession::OfferBelow(const TreeNode& node) {
+  if (proposal_.empty()) return;
   const int32_t above = node.parent == 0 ? kRootOfProposal : states_.at(node.parent).proposed;
-  if (proposal_.empty() || above == kNotProposed) return;
+  if (above == kNotProposed) return;
   const auto same = absl::c_find_if(proposal_, [&](const ProposedNode& proposed) {
     return proposed.parent == above && proposed.token == node.token;
   });
@@ -399,6 +356,9 @@ void DraftSession::PutIntoMessages(bool exhausted) {
               .prefix_hash = prefix_hash_,
               .first_id = announced_[first].id,
               .exhausted = exhausted && end == announced_.size()};
+    grow.parents.reserve(end - first);
+    grow.tokens.reserve(end - first);
+    grow.scores.reserve(end - first);
     for (size_t i = first; i < end; ++i) {
       assert(announced_[i].id == grow.first_id + (i - first));
       grow.parents.push_back(announced_[i].parent);
@@ -440,19 +400,22 @@ void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
 }
 
 void DraftSession::AddNodeRow(NodeId id, StepBatch* batch) {
-  std::vector<SlotId> tail;
-  for (NodeId ancestor : tree_.Path(id)) tail.push_back(*states_.at(ancestor).slot);
+  const TreeNode& node = *tree_.Find(id);
+  const absl::Span<SlotId> tail = batch->NewTail(node.depth);
+  const TreeNode* ancestor = &node;
+  for (auto slot = tail.rbegin(); slot != tail.rend(); ++slot, ancestor = tree_.Find(ancestor->parent)) {
+    *slot = *states_.at(ancestor->id).slot;
+  }
   float* logits = batch->NewLogits(LogitsRoom(*model_, bridge_));
   const FeatureRequest* const state = is_head() ? AskForOutput(batch)
                                       : predicts_
                                           ? batch->NewStateRequest(model_->engine->config().hidden_size)
                                           : nullptr;
   node_rows_.push_back({.id = id, .logits = logits, .state = state});
-  batch->Add(ToDraft(tree_.Find(id)->token),
-             {.blocks = kv_.blocks(),
-              .num_committed = static_cast<uint32_t>(kv_.tokens().size()),
-              .tail = batch->KeepTail(std::move(tail))},
-             logits, state, is_head() ? ReadOutputAbove(tree_.Find(id)->parent, batch) : nullptr);
+  batch->Add(
+      ToDraft(node.token),
+      {.blocks = kv_.blocks(), .num_committed = static_cast<uint32_t>(kv_.tokens().size()), .tail = tail},
+      logits, state, is_head() ? ReadOutputAbove(node.parent, batch) : nullptr);
 }
 
 absl::Status DraftSession::OnStep() {
@@ -565,7 +528,7 @@ void DraftSession::AddDistribution(NodeId parent, Grow* grow) {
 // sources, a guess that is a candidate already is the same one.
 void DraftSession::OfferChildren(NodeId parent, absl::Span<const TokenProbability> children,
                                  float Candidate::*score_of) {
-  std::vector<Candidate> known;
+  absl::InlinedVector<Candidate, 8> known;
   if (!sources_.empty()) {
     for (std::vector<Candidate>* list : {&candidates_, &held_back_}) {
       const auto others = std::partition(list->begin(), list->end(),
@@ -586,8 +549,9 @@ void DraftSession::OfferChildren(NodeId parent, absl::Span<const TokenProbabilit
       if (sampled_) known.back().draw = static_cast<uint32_t>(&child - children.data());
     }
   }
+  const Above above = AboveChildrenOf(parent);
   for (Candidate& candidate : known) {
-    candidate.value = ValueBelow(parent, candidate.merged_score());
+    candidate.value = ValueBelow(above, candidate.merged_score());
     candidates_.push_back(candidate);
     if (sources_.empty()) std::push_heap(candidates_.begin(), candidates_.end(), IsWorse);
   }
