@@ -136,7 +136,7 @@ TEST(ConstraintTest, BoundsWhatIsSent) {
   };
   EXPECT_TRUE(check(Form::kRegex, R"((a(b)[(((((]\(\(\(\(\())").ok());
   EXPECT_THAT(std::string(check(Form::kRegex, "x(((((a)))))").message()),
-              HasSubstr("byte 5: more than 4 brackets"));
+              HasSubstr("byte 5: more than 4 nested brackets"));
   EXPECT_THAT(std::string(check(Form::kRegex, std::string(1001, 'a')).message()),
               HasSubstr("1001 bytes, expected at most 1000"));
   EXPECT_THAT(std::string(check(Form::kGrammar, "").message()), HasSubstr("empty"));
@@ -157,7 +157,7 @@ TEST(ConstraintTest, NamesThePlaceInTheSchema) {
       {R"({"type":"object","properties":{"a":{"minimum":3}}})",
        "#/properties/a/minimum: expected a type next to it"},
       {R"({"type":"number","multipleOf":0.1})", "#/multipleOf"},
-      {R"({"type":"array","items":{"type":"strin"}})", "#/items/type: \"strin\" is no type"},
+      {R"({"type":"array","items":{"type":"strin"}})", "#/items/type: \"strin\" is not a type"},
       {R"({"type":"array","uniqueItems":true})", "#/uniqueItems: not supported"},
       {R"({"anyOf":[{"type":"null"},{"enum":[]}]})", "#/anyOf/1/enum: expected a list"},
       {R"({"anyOf":[true],"type":"object"})", "#/type: not supported together with anyOf"},

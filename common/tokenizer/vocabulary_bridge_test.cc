@@ -124,7 +124,7 @@ TEST(VocabularyBridgeTest, SaysHowOtherVocabulariesDiffer) {
   json bytes = BridgeDefinition();
   bytes["decoder"] = {{"type", "Replace"}, {"pattern", {{"String", "B"}}}, {"content", " "}};
   status = BridgeBetween(*LoadWritten(BridgeDefinition()), 8, *LoadWritten(bytes), 8).status();
-  EXPECT_THAT(std::string(status.message()), HasSubstr("has not 2 of the target's 3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("lacks 2 of the target's 3"));
 }
 
 TEST(VocabularyBridgeTest, RefusesMapsThatAreNone) {

@@ -180,7 +180,7 @@ TEST(ModelHostTest, RefusesMergesThatCannotBeServed) {
   const std::pair<const char*, const char*> wrong[] = {{"x", "expected NAME=MODEL+SOURCE"},
                                                        {"x=code", "expected NAME=MODEL+SOURCE"},
                                                        {"=code+trie", "expected NAME=MODEL+SOURCE"},
-                                                       {"code=code+trie", "is taken"},
+                                                       {"code=code+trie", "is used twice"},
                                                        {"x=math+trie", "expected a --model"},
                                                        {"x=trie+ngram", "expected a --model"},
                                                        {"x=code+cache", "expected ngram, suffix or trie"}};

@@ -210,7 +210,7 @@ TEST_F(DraftModelPoolTest, RefusesWhatItCannotServe) {
   request.set_folder("tandem-draft-code-1m");
   request.set_kv_tokens(1025);
   refused(Load(request).status(), Code::kInvalidArgument, "kv_tokens: 1025, expected 256 to 1024");
-  refused(Unload("general").status(), Code::kFailedPrecondition, "is made of \"general\"");
+  refused(Unload("general").status(), Code::kFailedPrecondition, "is merged from \"general\"");
   refused(Unload("nobody").status(), Code::kNotFound, "no model \"nobody\"");
   request.set_kv_tokens(256);
   const auto loaded = Load(request);

@@ -254,7 +254,7 @@ TEST_F(SpoolFolderTest, AKeyThatIsNoneIsSaid) {
   const absl::Status status = Append("a");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("acme.key: no key of a spool, expected 64 hexadecimal"));
+              HasSubstr("acme.key: not a key of a spool, expected 64 hexadecimal"));
   EXPECT_THAT(std::string(status.message()), ::testing::Not(HasSubstr("secret")));
 }
 

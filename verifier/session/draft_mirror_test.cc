@@ -373,7 +373,7 @@ TEST_F(SampledMirrorTest, HostileDistributionsAreRefused) {
 }
 
 TEST_F(DraftMirrorTest, DistributionsThatNobodyAskedForAreRefused) {
-  ExpectInvalid(FirstDraws(), "2 draft distributions, which were not asked for");
+  ExpectInvalid(FirstDraws(), "2 draft distributions, which were not requested");
 }
 
 }  // namespace
