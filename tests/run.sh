@@ -41,7 +41,7 @@ Installs missing packages, builds everything and runs every test.
   --preset P     CMake preset to test (default dev); see CMakePresets.json
   --quick        skip tests labelled slow or integration
   --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the tests of
-                 concurrent code under ThreadSanitizer, both built by clang
+                 concurrent code under ThreadSanitizer
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
                  test them
@@ -279,7 +279,7 @@ run_changed() {
 }
 
 needs=()
-if $sanitizers || [[ $preset =~ ^(asan|tsan|fuzz)$ ]]; then needs+=(--clang); fi
+if $sanitizers || [[ $preset =~ ^(asan|fuzz)$ ]]; then needs+=(--clang); fi
 if $aarch64 || [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
 
 if $changed; then
