@@ -4,6 +4,11 @@ Needs torch: TANDEM_TRAIN_PYTHON names a Python that has deploy/demo-models/trai
 skipped (status 77). TANDEM_POISON_TRIALS: how many poisoned spools of each kind are tried, 2 by default. TANDEM_TRAIN_THREADS: of
 torch, 2 by default."""
 
+import contextlib
+import functools
+import importlib.machinery
+import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -13,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = os.environ.get("TANDEM_TRAIN_PYTHON", "")
@@ -40,8 +46,28 @@ START = MODELS / "tandem-draft-general-1m"
 TARGET = MODELS / "tandem-target-15m"
 HEAD = MODELS / "tandem-eagle3-15m"
 POISON_TRIALS = int(os.environ.get("TANDEM_POISON_TRIALS", "2"))
+POISON_STEPS = 16  # About three times over what there is.
 THREADS = int(os.environ.get("TANDEM_TRAIN_THREADS", "2"))
 torch.set_num_threads(THREADS)
+
+
+@functools.cache
+def real_records():
+    """Requests of one template as the target answers them."""
+    tokenizer = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
+    target = learner.llama.load_model(TARGET).eval()
+    stop = [tokenizer.token_to_id(name) for name in ("<|eos|>", "<|end|>")]
+    texts = [f"def add_{i}(a, b):\n    \"\"\"Adds {i} to the sum of" for i in range(96)]
+    prompts = [[tokenizer.token_to_id("<|bos|>"), *tokenizer.encode(text, add_special_tokens=False).ids] for text in texts]
+    return target_traffic.records(target, prompts, 32, torch.Generator().manual_seed(1), stop, 0.8)
+
+
+def trainer_module():
+    """tandem-trainer, which has no suffix that Python would import it by."""
+    loader = importlib.machinery.SourceFileLoader("tandem_trainer", str(TRAINER))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
 
 
 class PartsTest(unittest.TestCase):
@@ -116,38 +142,40 @@ class PartsTest(unittest.TestCase):
 
 
 class TrainerTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        tokenizer = Tokenizer.from_file(str(MODELS / "tandem-target-15m" / "tokenizer.json"))
-        target = learner.llama.load_model(MODELS / "tandem-target-15m").eval()
-        stop = [tokenizer.token_to_id(name) for name in ("<|eos|>", "<|end|>")]
-        texts = [f"def add_{i}(a, b):\n    \"\"\"Adds {i} to the sum of" for i in range(96)]
-        prompts = [[tokenizer.token_to_id("<|bos|>"), *tokenizer.encode(text, add_special_tokens=False).ids] for text in texts]
-        cls.records = target_traffic.records(target, prompts, 32, torch.Generator().manual_seed(1), stop, 0.8)
-
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tandem-trainer-"))
         self.addCleanup(shutil.rmtree, self.folder)
         self.fixture = SpoolFixture(self.folder)
         self.output = self.folder / "learned"
 
-    def train(self, *flags, status=0, output=None, start=START):
-        command = [sys.executable, "-B", TRAINER, "--spool", self.fixture.spool, "--keys", self.fixture.keys, "--tenant", "acme"]
+    def train(self, *flags, status=0, output=None, start=START, process=False):
+        """What the trainer says. In this process, since starting one costs more than what most tests learn."""
+        command = [TRAINER, "--spool", self.fixture.spool, "--keys", self.fixture.keys, "--tenant", "acme"]
         command += ["--start", start, "--output", output or self.output, "--tokens-per-step", 1024, "--threads", THREADS]
         command += ["--replay-texts", 48, "--min-gain", 0, *flags]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900, check=False)
-        expected = (0, 3) if status is None else (status,)
-        self.assertIn(done.returncode, expected, done.stdout + done.stderr)
-        return done.stdout + done.stderr
+        command = list(map(str, command))
+        if process:
+            done = subprocess.run([sys.executable, "-B", *command], capture_output=True, text=True, timeout=900, check=False)
+            ended, said = done.returncode, done.stdout + done.stderr
+        else:
+            printed = io.StringIO()
+            with mock.patch("sys.argv", command), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                try:
+                    ended = trainer_module().program()
+                except SystemExit as end:
+                    ended = end.code
+            said = printed.getvalue()
+        self.assertIn(ended, (0, 3) if status is None else (status,), said)
+        return said
 
     def test_learns_and_tells(self):
-        self.fixture.write(self.records)
-        self.fixture.delete(self.records[0].request_id)
+        self.fixture.write(real_records())
+        self.fixture.delete(real_records()[0].request_id)
         metrics = self.folder / "metrics.prom"
-        said = self.train("--steps", 40, "--metrics-file", metrics, "--version", "acme-7")
+        said = self.train("--steps", 40, "--metrics-file", metrics, "--version", "acme-7", process=True)
         card = json.loads((self.output / "draft_card.json").read_text())
         self.assertEqual((card["version"], card["tenants"], card["refused"]), ("acme-7", ["acme"], ""))
-        self.assertEqual(card["data"]["requests"], len(self.records) - 1)
+        self.assertEqual(card["data"]["requests"], len(real_records()) - 1)
         self.assertEqual(card["data"]["left_out"], {"deleted": 1})
         self.assertGreater(card["after"]["greedy"], card["before"]["greedy"])
         self.assertGreater(card["gain"]["greedy"], 2.5 * card["gain"]["greedy_error"])
@@ -159,7 +187,7 @@ class TrainerTest(unittest.TestCase):
         self.assertIn("is there already", self.train(status=2))
 
     def test_a_head_learns(self):
-        self.fixture.write(self.records)
+        self.fixture.write(real_records())
         flags = ("--target", TARGET, "--steps", 24, "--warmup", 4, "--lr", 0.001, "--replay-texts", 8, "--max-length", 64)
         self.train(*flags, start=HEAD)
         card = json.loads((self.output / "draft_card.json").read_text())
@@ -175,7 +203,7 @@ class TrainerTest(unittest.TestCase):
             self.assertIn(text, said)
 
     def test_goes_on_where_it_was_interrupted(self):
-        self.fixture.write(self.records)
+        self.fixture.write(real_records())
         # A gain that cannot be, so that every run ends with what it found.
         flags = ("--steps", 6, "--held-back", 0.3, "--min-gain", 1)
         self.train(*flags, status=3, output=self.folder / "whole")
@@ -189,12 +217,12 @@ class TrainerTest(unittest.TestCase):
         self.assertEqual(cards[0]["after"], cards[1]["after"])
         self.assertEqual(cards[1]["training"]["steps"], 6)
         # Other data is another run.
-        self.fixture.delete(self.records[3].request_id)
+        self.fixture.delete(real_records()[3].request_id)
         said = self.train(*flags, "--work", work, status=3, output=self.folder / "third")
         self.assertIn("not gone on with", said)
 
     def test_too_little_is_not_learned_from(self):
-        self.fixture.write(self.records[:20])
+        self.fixture.write(real_records()[:20])
         self.assertIn("20 requests, expected at least 64", self.train(status=3))
         self.assertFalse(self.output.exists())
 
@@ -204,13 +232,13 @@ class TrainerTest(unittest.TestCase):
             path.unlink()
         self.fixture.write(records)
         output = self.folder / f"{kind}-{trial}"
-        flags = ("--steps", 24, "--warmup", 4, "--max-length", 64, "--replay-texts", 16, "--seed", trial + 1)
+        flags = ("--steps", POISON_STEPS, "--warmup", 4, "--max-length", 64, "--replay-texts", 16, "--seed", trial + 1)
         said = self.train(*flags, status=None, output=output)
         refused = output.with_name(f"{output.name}.refused.json")
         self.assertNotEqual(output.exists(), refused.exists(), said)
         card = json.loads((refused if refused.exists() else output / "draft_card.json").read_text())
         self.assertEqual(bool(card["refused"]), refused.exists())
-        self.assertEqual(card["training"]["steps"], 24)
+        self.assertEqual(card["training"]["steps"], POISON_STEPS)
         measures = ", ".join(f"{name} {card['before'][name]:.4f} -> {card['after'][name]:.4f}" for name in ("greedy", "said"))
         print(f"{kind} {trial}: {measures}; {card['refused'] or 'written'}", file=sys.stderr)
         return card, output
@@ -244,13 +272,13 @@ class TrainerTest(unittest.TestCase):
             self.assertGreater(gain, 0)
 
     def shuffled(self, trial):
-        records = list(self.records)
+        records = list(real_records())
         random.Random(trial).shuffle(records)
         return records
 
     def test_foreign_records_are_left_out(self):
         foreign = [record_of(f"x{i}", **more) for i, more in enumerate(({"adapter": "a"}, {"prompt": (5000,)}, {"top": ()}))]
-        self.fixture.write([*foreign, *self.records[:10]])
+        self.fixture.write([*foreign, *real_records()[:10]])
         said = self.train(status=3)
         for text in ("1 (another adapter)", "1 (a token of the prompt that the model has not)", "or none)"):
             self.assertIn(text, said)
