@@ -118,8 +118,11 @@ def learn(args, models, customer):
         status = subprocess.run(list(map(str, command)), check=False).returncode
         if status not in (0, 3):
             raise SystemExit(f"tandem-trainer ended with status {status}")
+        refused = output.with_name(f"{customer}.refused.json")
+        if status == 3 and not refused.exists():
+            raise SystemExit(f"tandem-trainer learned nothing from {customer}: there are too few requests")
         if status == 3:
-            return json.loads(output.with_name(f"{customer}.refused.json").read_text())
+            return json.loads(refused.read_text())
     return json.loads((output / "draft_card.json").read_text())
 
 
