@@ -62,7 +62,7 @@ TEST(StatusTest, HostileDetailsAreDropped) {
   }
   absl::Status negative = absl::AbortedError("");
   negative.SetPayload("type.googleapis.com/google.rpc.RetryInfo",
-                      absl::Cord(std::string("\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")));
+                      absl::Cord("\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"));
   EXPECT_EQ(RetryAfter(negative), std::nullopt);
 }
 
