@@ -90,7 +90,7 @@ absl::StatusOr<EtcdClient::Options> EtcdClient::MakeOptions(std::vector<std::str
 
 EtcdClient::EtcdClient(Options options) : options_(std::move(options)) {
   for (const std::string& endpoint : options_.endpoints) {
-    const std::shared_ptr<grpc::Channel> channel = CreateChannel(endpoint, options_.credentials);
+    const std::shared_ptr<grpc::Channel> channel = tandem::CreateChannel(endpoint, options_.credentials);
     members_.push_back(std::make_unique<Member>(Member{.endpoint = endpoint,
                                                        .kv = etcdserverpb::KV::NewStub(channel),
                                                        .watch = etcdserverpb::Watch::NewStub(channel),
