@@ -45,7 +45,8 @@ Installs missing packages, builds everything and runs every test.
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
                  test them
-  --unity        unity build, with precompiled headers under AddressSanitizer: halves the time of a first build or better; rebuilds take longer
+  --unity        unity build, for asan with precompiled headers: halves the time of a first build or better; rebuilds
+                 take longer
   --rerun        run failed tests once more, one at a time, and list those that pass the second time: on a shared
                  machine, other processes can delay a test of whole processes by seconds
   -- ...         arguments for ctest, for example: tests/run.sh -- -R tokenizer
