@@ -131,7 +131,7 @@ TEST(PlanFileTest, RefusesWhatItDoesNotUnderstandAndSaysWhere) {
            {"[64, 512, 25]", "[64, 512]", "layout.verifiers.step.grid[3]"},
            {"policy: fixed", "policy: fxied", "layout.window.policy: found \"fxied\", expected one of"},
            {"name: small", "name: auto",
-            "layout.drafters[0].name: found \"auto\", expected one that no other"},
+            "layout.drafters[0].name: found \"auto\", expected a unique name other"},
            {"small: [0, 1]", "large: [0, 1]", "sweep.drafters.large"},
            {"small: [0, 1]", "small: [0, -1]", "sweep.drafters.small: found \"-1\", expected a whole number"},
            {"[0.6, 0.1]", "[0.6, 0.7]", "acceptance.rates[0].rates: found 2 rates with a sum of 1.3"},
