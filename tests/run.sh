@@ -45,8 +45,7 @@ Installs missing packages, builds everything and runs every test.
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
                  test them
-  --unity        unity build, for asan with precompiled headers: halves the time of a first build or better; rebuilds
-                 take longer
+  --unity        unity build: halves the time of a first build or better; rebuilds take longer
   --rerun        run failed tests once more, one at a time, and list those that pass the second time: on a shared
                  machine, other processes can delay a test of whole processes by seconds
   -- ...         arguments for ctest, for example: tests/run.sh -- -R tokenizer
@@ -160,12 +159,10 @@ fi
 
 # configure PRESET [settings...]
 configure() {
-  local preset=$1 precompiled=$unity
+  local preset=$1
   shift
-  # For clang: g++'s are 400 MB each, take 20 s to make, and save less.
-  if [[ $preset != asan ]]; then precompiled=OFF; fi
   cmake --preset "$preset" -DTANDEM_TEST_PYTHON="$repository/build/python/bin/python" -DCMAKE_UNITY_BUILD=$unity \
-    -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 -DTANDEM_PCH=$precompiled "$@"
+    -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 "$@"
 }
 
 # build PRESET [targets...]
@@ -281,7 +278,7 @@ run_changed() {
 }
 
 needs=()
-if $sanitizers || [[ $preset =~ ^(asan|fuzz)$ ]]; then needs+=(--clang); fi
+if [[ $preset =~ ^fuzz$ ]]; then needs+=(--clang); fi
 if $aarch64 || [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
 
 if $changed; then
