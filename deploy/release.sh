@@ -72,7 +72,7 @@ trap restore EXIT
 # replace FILE BEFORE AFTER: by extended regular expression, in exactly one line.
 replace() {
   local file=$1 before=$2 after=$3 lines
-  lines=$(grep -cE "$before" "$file" || true)
+  lines=$(grep -cE "$before" "$file" || true)  # grep fails if it counts 0; the next line reports that.
   if [[ $lines != 1 ]]; then refuse "$file: expected one line that matches '$before', found $lines"; fi
   sed -i -E "s/$before/$after/" "$file"
 }

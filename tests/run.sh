@@ -142,9 +142,8 @@ python_environment() {
 }
 
 # Presets share objects through the compiler cache, whichever folder they build in. With CCACHE_DEPEND it knows what a
-# compilation reads from the compiler itself, and runs no preprocessor before it. The sloppiness is what precompiled headers
-# ask for; no source has __DATE__ or __TIME__.
-export CCACHE_BASEDIR="$repository" CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+# compilation reads from the compiler itself, and runs no preprocessor before it.
+export CCACHE_BASEDIR="$repository" CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
 
 # The CUDA module compiles and links without a GPU, and its tests skip cases that need one. It is not built with
 # sanitizers, which do not support CUDA, nor for other architectures.
@@ -231,7 +230,7 @@ prepare_ahead() {
   {
     renice -n 19 "$BASHPID" >/dev/null
     if [[ -n $before ]]; then tail --pid="$before" -f /dev/null; fi
-    prepare "$@" || true
+    prepare "$@" || true  # The stage itself reports the failure.
   } >"build/$1-ahead.log" 2>&1 &
   ahead+=("$!")
   ahead_of[$1]=$!
@@ -278,7 +277,7 @@ run_changed() {
 }
 
 needs=()
-if [[ $preset =~ ^fuzz$ ]]; then needs+=(--clang); fi
+if [[ $preset == fuzz ]]; then needs+=(--clang); fi
 if $aarch64 || [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
 
 if $changed; then

@@ -10,13 +10,13 @@
 
 namespace tandem::plan {
 
-// Adds up what the parts of a work, which are equal, say of themselves, by any threads. `tell` is called one
-// at a time; it may be empty, and outlives this.
+// Adds up the progress of equal parts of a job. Thread-safe. Calls `tell` with the progress of the whole job,
+// one call at a time. `tell` may be empty, and outlives this.
 class Progress {
  public:
   Progress(size_t parts, const std::function<void(double)>& tell) : shares_(parts), tell_(tell) {}
 
-  // So much of a part is done, from 0 to 1.
+  // The share of a part that is done, from 0 to 1.
   void Set(size_t part, double share) {
     if (!tell_) return;
     absl::MutexLock lock(&mutex_);

@@ -1,8 +1,6 @@
 # One target per folder. Names follow the folder: common/engine is
 # tandem_common_engine, aliased tandem::common_engine.
 
-define_property(TARGET PROPERTY TANDEM_TEST BRIEF_DOCS "It is a test")
-
 # tandem_library(NAME name SOURCES a.cc b.cc [DEPS targets...] [PRIVATE_DEPS targets...])
 # Headers need not be listed. DEPS are what the headers show; PRIVATE_DEPS what only the sources use.
 function(tandem_library)
@@ -42,8 +40,12 @@ function(tandem_test)
   add_executable(tandem_${ARG_NAME} ${ARG_SOURCES})
   target_compile_definitions(tandem_${ARG_NAME} PRIVATE
     TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  set_target_properties(tandem_${ARG_NAME} PROPERTIES TANDEM_TEST TRUE)
-  set_property(GLOBAL APPEND PROPERTY tandem_targets tandem_${ARG_NAME})
+  # What is tested is optimised; optimising the tests themselves costs more time than it saves.
+  if(TANDEM_SANITIZE)
+    target_compile_options(tandem_${ARG_NAME} PRIVATE -O0)
+  else()
+    target_compile_options(tandem_${ARG_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  endif()
   target_link_libraries(tandem_${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main tandem_options)
   add_test(NAME ${ARG_NAME} COMMAND tandem_${ARG_NAME})
   # Most of these compute, while scripts mostly wait for the processes that they start: ctest --parallel with twice as
@@ -52,9 +54,9 @@ function(tandem_test)
   # Here and not in a script, so that no way of running the tests goes without them.
   if(TANDEM_SANITIZE STREQUAL "thread")
     set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT
-      "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1${tandem_symbolizer}")
+      "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1")
   elseif(TANDEM_SANITIZE)
     set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT
-      "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1${tandem_symbolizer};UBSAN_OPTIONS=print_stacktrace=1${tandem_symbolizer}")
+      "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1")
   endif()
 endfunction()

@@ -28,17 +28,9 @@ if(TANDEM_SANITIZE)
   target_link_options(tandem_options INTERFACE -fsanitize=${tandem_sanitizers})
 endif()
 
-set(tandem_symbolizer "")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # Options of g++ for single sources.
+  # Sources have options of g++ for single warnings.
   target_compile_options(tandem_options INTERFACE -Wno-unknown-warning-option)
-  if(TANDEM_SANITIZE)
-    # Which names functions in reports, by which tests/tsan.supp goes. It is beside the compiler.
-    file(REAL_PATH ${CMAKE_CXX_COMPILER} tandem_clang)
-    cmake_path(GET tandem_clang PARENT_PATH tandem_clang)
-    find_program(TANDEM_SYMBOLIZER llvm-symbolizer HINTS ${tandem_clang} REQUIRED)
-    set(tandem_symbolizer :external_symbolizer_path=${TANDEM_SYMBOLIZER})
-  endif()
 endif()
 
 if(TANDEM_FUZZ)

@@ -11,9 +11,9 @@
 
 namespace tandem {
 
-// Where something stands, or would stand, in a list in the order of increasing ids, by `id_of`. Ids that are
-// given away one after the other leave few gaps, so that most are found at once: there are at most as many
-// from one to another as lie between them.
+// The index of `id`, or where it would be inserted, in a list sorted by `id_of` without duplicates. Ids are
+// handed out one after the other, so there are few gaps: the distance between two ids bounds the distance
+// between their places, which finds most of them at once.
 template <class List, class IdOf>
 size_t PlaceOfId(const List& list, NodeId id, const IdOf& id_of) {
   if (list.empty() || id <= id_of(list.front())) return 0;
@@ -22,7 +22,7 @@ size_t PlaceOfId(const List& list, NodeId id, const IdOf& id_of) {
   size_t low = list.size() - 1 - std::min<size_t>(last - id, list.size() - 1);
   if (id_of(list[low]) >= id) return low;
   size_t high = std::min<size_t>(id - id_of(list.front()), list.size() - 1);
-  // Before `low` all are smaller, and what is at `high` is not.
+  // All before `low` are smaller, and the one at `high` is not.
   for (++low; low < high;) {
     const size_t middle = low + (high - low) / 2;
     if (id_of(list[middle]) < id) {

@@ -11,10 +11,10 @@
 
 namespace tandem {
 
-// What is kept of nodes beside their tree, by id. Ids only increase until the table is empty again. What is
-// erased leaves a hole; holes are closed when there are more of them than of nodes, so that ids mostly follow
-// one another, and nearly all are found without a search (PlaceOfId). References hold until the next Add,
-// Erase or EraseIf.
+// Values for the nodes of a tree, by id. Ids only increase until the table is empty again. An erased node
+// leaves a hole. Once there are clearly more holes than nodes, they are removed, so ids stay nearly
+// consecutive and most are found without a search (PlaceOfId). References are valid until the next Add, Erase
+// or EraseIf.
 template <class T>
 class NodeTable {
  public:
@@ -25,7 +25,7 @@ class NodeTable {
                                                                                  : nullptr;
   }
   T* Find(NodeId id) { return const_cast<T*>(std::as_const(*this).Find(id)); }
-  // It is there.
+  // The node must exist.
   const T& at(NodeId id) const {
     const T* const found = Find(id);
     assert(found != nullptr);
@@ -33,7 +33,7 @@ class NodeTable {
   }
   T& at(NodeId id) { return const_cast<T&>(std::as_const(*this).at(id)); }
 
-  // `id` is above all others.
+  // `id` must be greater than all others.
   T& Add(NodeId id, T value) {
     assert(entries_.empty() || entries_.back().id < id);
     entries_.push_back({.id = id, .present = true, .value = std::move(value)});
@@ -41,7 +41,7 @@ class NodeTable {
     return entries_.back().value;
   }
 
-  // Does nothing where there is no such node.
+  // Does nothing if there is no such node.
   void Erase(NodeId id) {
     const size_t at = PlaceOfId(entries_, id, [](const Entry& entry) { return entry.id; });
     if (at == entries_.size() || entries_[at].id != id || !entries_[at].present) return;
@@ -49,7 +49,7 @@ class NodeTable {
     CloseHoles();
   }
 
-  // In the order of ids. `erases` (id, value) says whether the node goes.
+  // Erases the nodes for which `erases` (id, value) is true.
   template <class F>
   void EraseIf(F erases) {
     for (Entry& entry : entries_) {
@@ -58,7 +58,7 @@ class NodeTable {
     CloseHoles();
   }
 
-  // Calls `visit` (id, value) in the order of ids; it adds and erases nothing.
+  // Calls `visit` (id, value) in the order of ids; `visit` must not change the table.
   template <class F>
   void ForEach(F visit) {
     for (Entry& entry : entries_) {
@@ -67,7 +67,7 @@ class NodeTable {
   }
 
  private:
-  // So few holes are never in the way.
+  // Below this number, removing holes costs more than it saves.
   static constexpr size_t kFewHoles = 16;
 
   struct Entry {

@@ -21,7 +21,7 @@ import re
 import subprocess
 import sys
 
-# What this many tests or more depend on is no change to try in two minutes; the caller is told.
+# A change that touches this many tests takes longer than two minutes; the caller is told.
 MANY = 25
 
 
