@@ -1,9 +1,6 @@
 #pragma once
 
-#include <setjmp.h>
-
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,8 +22,10 @@ namespace tandem {
 // program with a message: it is a bug of ours.
 class HostGrid {
  public:
+  static constexpr uint32_t kMaxBlockThreads = 1024;
+
   // `seed` decides the order of fibers and of blocks.
-  explicit HostGrid(uint64_t seed = 0) : random_(seed) {}
+  explicit HostGrid(uint64_t seed = 0) : random_(seed), fibers_(kMaxBlockThreads) {}
 
   class Block;
   // Runs `thread(block)` for every thread of every block.
@@ -41,7 +40,7 @@ class HostGrid {
   enum class Waits { kNo, kForBlock, kForWarp, kEnded };
   struct Fiber {
     std::unique_ptr<char[]> stack;  // None before its first thread. It then runs one thread after another.
-    jmp_buf left;                   // Where it waits.
+    void* left[5] = {};             // Where it waits.
     Waits waits = Waits::kNo;
     uint64_t deposit = 0;       // For the other lanes,
     uint32_t fragment[6] = {};  // and what they multiply: four words of a, two of b.
@@ -60,10 +59,10 @@ class HostGrid {
 
   uint64_t random_;
   const std::function<void(Block&)>* thread_ = nullptr;
-  // Fibers of earlier launches wait with references to themselves: they must not move.
-  std::deque<Fiber> fibers_;
+  // Never moves once it has stacks: fibers of earlier launches wait with references to their own.
+  std::vector<Fiber> fibers_;
   std::vector<uint64_t> shared_;
-  jmp_buf scheduler_;
+  void* scheduler_[5] = {};
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
   void* scheduler_fake_stack_ = nullptr;
