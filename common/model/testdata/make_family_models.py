@@ -160,6 +160,11 @@ MODELS = {
         rope_parameters=rope("yarn", 150000.0, factor=4.0, original_max_position_embeddings=16, truncate=False),
         max_position_embeddings=64, **{**GATED, "num_hidden_layers": 3, "intermediate_size": 32}), [5, 40], True),
     "glm4": (transformers.Glm4Config(max_position_embeddings=64, head_dim=16, **GATED), [5, 40], True),
+    "starcoder2": (transformers.Starcoder2Config(sliding_window=8, max_position_embeddings=64, **GATED), [5, 40], True),
+    # No window, no bias but those of norms, and an output matrix of its own.
+    "starcoder2-plain": (transformers.Starcoder2Config(
+        use_bias=False, tie_word_embeddings=False, max_position_embeddings=64,
+        rope_parameters=rope("default", 100000.0), **GATED), [5, 40], True),
 }
 
 
