@@ -3,10 +3,14 @@
 
 #include <cmath>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/temporary_folder.h"
 #include "common/model/config/family.h"
 #include "common/model/config/model_config.h"
@@ -63,6 +67,31 @@ TEST(FamiliesTest, ATensorThatIsMissingIsNamed) {
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("model.safetensors: tensor \"" + missing + "\" is missing"),
                       HasSubstr("expected with shape")));
+  }
+}
+
+// Every field of an object, of those inside it, and every string.
+void AddWords(const Json& value, std::set<std::string>& words) {
+  if (value.is_string()) words.insert(value.get<std::string>());
+  if (value.is_object()) {
+    for (const auto& item : value.items()) words.insert(item.key());
+  }
+  if (!value.is_structured()) return;
+  for (const Json& inner : value) AddWords(inner, words);
+}
+
+TEST(FamiliesTest, TheFuzzersDictionaryHasEveryWord) {
+  const std::string path = absl::StrCat(TANDEM_SOURCE_DIR, "/tests/fuzz/dictionaries/model_config.dict");
+  const auto dictionary = ReadFile(path, 1 << 20);
+  ASSERT_TRUE(dictionary.ok()) << dictionary.status();
+  for (const std::string& name : FamilyModelNames()) {
+    SCOPED_TRACE(name);
+    std::set<std::string> words;
+    AddWords(ConfigOf(name), words);
+    for (const std::string& word : words) {
+      const std::string line = absl::StrCat("\n\"\\x22", word, "\\x22\"\n");
+      EXPECT_TRUE(absl::StrContains(*dictionary, line)) << path << " lacks " << word;
+    }
   }
 }
 
