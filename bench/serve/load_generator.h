@@ -14,7 +14,7 @@
 
 namespace tandem::bench {
 
-// Where requests go.
+// The destination of requests.
 class GenerateBackend {
  public:
   virtual ~GenerateBackend() = default;
@@ -43,7 +43,7 @@ struct LoadResult {
   double seconds = 0.0;                // From the first call to the last end.
 };
 
-// Sends all requests as `load` says and waits until all have ended. With an open load, `arrivals` has one
+// Sends all requests as `load` says, and waits until all have ended. With an open load, `arrivals` has one
 // time for each request.
 LoadResult RunLoad(GenerateBackend& backend, const std::vector<v1::GenerateRequest>& requests,
                    const Load& load, const std::vector<absl::Duration>& arrivals);

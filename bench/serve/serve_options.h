@@ -14,7 +14,7 @@ class App;
 
 namespace tandem::bench {
 
-// What `tandem-bench serve` is told.
+// The options of `tandem-bench serve`.
 struct ServeOptions {
   std::string endpoint = "127.0.0.1:7001";
   std::string token;
@@ -51,10 +51,10 @@ struct ServeOptions {
 // Declares the options on the subcommand; `options` outlives it.
 void AddServeOptions(CLI::App* app, ServeOptions* options);
 
-// What the parser of flags cannot see. InvalidArgument names the flag.
+// The checks that the parser of flags cannot make. InvalidArgument names the flag.
 absl::Status CheckServeOptions(const ServeOptions& options);
 
-// The loads that the options name; one at a time when they name none.
+// The loads that the options name; one request at a time if they name none.
 std::vector<Load> LoadsOf(const ServeOptions& options);
 
 }  // namespace tandem::bench

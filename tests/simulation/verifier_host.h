@@ -19,8 +19,8 @@ namespace tandem::simulation {
 
 class VerifierHost;
 
-// A Verifier.Generate call: what it asks for goes to the scheduler as the service reads it from the wire, and
-// what the scheduler says back as the service writes it.
+// A Verifier.Generate call. Its request goes to the scheduler as the service reads it from the wire, and the
+// scheduler's answers come back as the service writes them.
 class VerifierCall final : public SessionOwner {
  public:
   VerifierCall(SessionId id, VerifierHost* host, VerifierMachine* machine, std::shared_ptr<RpcCall> rpc);
@@ -68,7 +68,7 @@ class VerifierCall final : public SessionOwner {
 inline constexpr uint64_t kWeights = 1;
 inline constexpr uint64_t kOtherWeights = 2;
 
-// Where a verifier runs: one process after the other, its connections to drafters, and its registration with
+// A host of verifiers: one process after the other, its connections to drafters, and its registration with
 // routers.
 class VerifierHost {
  public:
