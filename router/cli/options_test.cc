@@ -148,7 +148,7 @@ TEST_F(OptionsTest, OutputFlags) {
                 .logprobs(),
             3u);
   EXPECT_THAT(UsageError({"generate", "x", "--logprobs", "3"}), HasSubstr("--logprobs: expected --json"));
-  // Nobody is shown who does not ask for it.
+  // The live page shows a request only if its flag asks for it.
   EXPECT_FALSE(Parse<GenerateCommand>({"generate", "x"}).generation.request.output().live_page());
   EXPECT_TRUE(
       Parse<GenerateCommand>({"generate", "x", "--live-page"}).generation.request.output().live_page());

@@ -45,7 +45,7 @@ void PutText(std::string& out, absl::string_view text) {
   out.append(cut.data(), cut.size());
 }
 
-// Reads bytes from the front; what is not there makes `ok` false, and zeros.
+// Reads bytes from the front. Reading past the end returns zeros and makes `ok` false.
 class Reader {
  public:
   explicit Reader(absl::string_view bytes) : bytes_(bytes) {}

@@ -43,8 +43,8 @@ struct ClusterOutcome {
   uint64_t changed = 0;   // Refusals of verifiers that are not what routers took them for.
   uint64_t orphaned = 0;  // Requests whose output began on weights that are gone.
   uint64_t sessions = 0;
-  uint64_t cached = 0;      // Sessions that had some of their prompt from the prefix cache,
-  uint64_t kept_apart = 0;  // and those of which another tenant's would have had more.
+  uint64_t cached = 0;      // Sessions with a part of their prompt from the prefix cache.
+  uint64_t kept_apart = 0;  // Those for which another tenant's cache had more.
   uint64_t held_back = 0;   // Messages, by partitions.
   uint64_t events = 0;
 

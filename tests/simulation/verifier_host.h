@@ -107,10 +107,10 @@ class VerifierHost {
   uint64_t num_calls() const { return calls_.size(); }
   Link& link(size_t drafter) { return *links_[drafter]; }
 
-  // P6: what a request had of its prompt from the prefix cache, its tenant's requests have computed there.
+  // P6: the part of its prompt that a request had from the prefix cache was computed there for its tenant.
   void CheckCached(const VerifierCall& call, uint32_t cached);
-  uint64_t num_cached() const { return num_cached_; }  // Requests that had some of it,
-  // and those of which another tenant's would have had more.
+  uint64_t num_cached() const { return num_cached_; }  // Requests that had some of it.
+  // Those for which another tenant's cache had more.
   uint64_t num_kept_apart() const { return num_kept_apart_; }
 
   // Once every request has ended.
