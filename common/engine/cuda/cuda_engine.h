@@ -110,7 +110,7 @@ class CudaEngine final : public Engine {
   struct Bucket {
     uint32_t rows = 0;
     uint32_t wanted = 0;
-    bool has_features = false;  // Of rank 0,
+    bool has_features = false;  // Only on rank 0.
     // Whether some features are of the stream after the last layer. Every rank must know this.
     bool has_final_features = false;
     bool has_adapters = false;  // Of some rows.

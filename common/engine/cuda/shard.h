@@ -34,7 +34,7 @@ struct Shard {
   // The KV heads that `heads` read. With more ranks than KV heads, several ranks hold the same one.
   ShardRange kv_heads;
   ShardRange intermediate;         // In units of 16 or of a group of weights, as matrix products need.
-  ShardRange expert_intermediate;  // Likewise, of each expert,
+  ShardRange expert_intermediate;  // The same, of each expert.
   ShardRange shared_intermediate;  // The shared expert's part. Every rank has a part of all experts.
   ShardRange vocab;                // In units of 16.
   HeadMap head_map;

@@ -203,7 +203,7 @@ struct AttendKernel {
   struct Item {
     uint32_t index;
     uint32_t num_rows;
-    uint32_t num_heads;   // Of each row,
+    uint32_t num_heads;   // Of each row.
     uint32_t first_head;  // Among the heads of this GPU.
     uint32_t kv_head;
     uint32_t shared_end;
