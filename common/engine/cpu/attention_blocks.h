@@ -16,7 +16,7 @@ struct RowRun {
   uint32_t end;
   uint32_t chunk;          // Its first position.
   const uint32_t* blocks;  // Of the row with the most positions.
-  uint32_t num_blocks;     // and how many that are.
+  uint32_t num_blocks;     // The number of these blocks.
 };
 
 // A range of a row's positions.
