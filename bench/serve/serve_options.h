@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "bench/serve/schedule.h"
+#include "common/config/secret.h"
 #include "common/rpc/tls_files.h"
 
 namespace CLI {
@@ -17,7 +18,7 @@ namespace tandem::bench {
 // The options of `tandem-bench serve`.
 struct ServeOptions {
   std::string endpoint = "127.0.0.1:7001";
-  std::string token;
+  Secret token;
   TlsFiles tls;                      // For the router and for `servers`.
   double timeout_seconds = 300.0;    // Of one request.
   std::vector<std::string> servers;  // NAME=ENDPOINT, asked what they are.

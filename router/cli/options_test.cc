@@ -163,7 +163,7 @@ TEST_F(OptionsTest, ConnectionFromFlagsAndEnvironment) {
   setenv("TANDEM_TOKEN", "secret", 1);
   ConnectionOptions connection = Parse<InfoCommand>({"info"}).connection;
   EXPECT_EQ(connection.endpoint, "router:1");
-  EXPECT_EQ(connection.token, "secret");
+  EXPECT_EQ(connection.token.Reveal(), "secret");
   connection =
       Parse<InfoCommand>({"info", "--endpoint", "other:2", "--token", "t", "--timeout", "1m30s"}).connection;
   EXPECT_EQ(connection.endpoint, "other:2");

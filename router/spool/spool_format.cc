@@ -223,9 +223,10 @@ uint32_t Crc32(absl::string_view bytes, uint32_t before) {
 
 std::array<uint8_t, 8> SpoolKeyId(const SpoolKey& key) {
   std::string text = "tandem spool key ";
-  text.append(reinterpret_cast<const char*>(key.data()), key.size());
+  absl::StrAppend(&text, key.Reveal());
   std::array<uint8_t, SHA256_DIGEST_LENGTH> digest{};
   SHA256(Bytes(text), text.size(), digest.data());
+  Cleanse(text);
   std::array<uint8_t, 8> id{};
   std::copy_n(digest.begin(), id.size(), id.begin());
   return id;
