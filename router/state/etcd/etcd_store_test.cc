@@ -477,7 +477,7 @@ TEST(EtcdAccessTest, SaysWhatIsWrong) {
   const auto options =
       EtcdClient::MakeOptions({"localhost:1"}, {.username = "x", .password_file = password}, absl::Now());
   ASSERT_TRUE(options.ok()) << options.status();
-  EXPECT_EQ(options->password, "a b");
+  EXPECT_EQ(options->password.Reveal(), "a b");
 }
 
 // Two routers' states on one etcd.
