@@ -277,7 +277,7 @@ run_changed() {
 }
 
 needs=()
-if [[ $preset == fuzz ]]; then needs+=(--clang); fi
+if $sanitizers || [[ $preset == @(asan|tsan|fuzz) ]]; then needs+=(--clang); fi
 if $aarch64 || [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
 
 if $changed; then

@@ -168,7 +168,7 @@ TEST_F(OptionsTest, ConnectionFromFlagsAndEnvironment) {
       Parse<InfoCommand>({"info", "--endpoint", "other:2", "--token", "t", "--timeout", "1m30s"}).connection;
   EXPECT_EQ(connection.endpoint, "other:2");
   EXPECT_TRUE(connection.other_endpoints.empty());
-  EXPECT_EQ(connection.token, "t");
+  EXPECT_EQ(connection.token.Reveal(), "t");
   EXPECT_EQ(connection.timeout, absl::Seconds(90));
   EXPECT_EQ(Parse<InfoCommand>({"info", "--timeout", "2.5"}).connection.timeout, absl::Seconds(2.5));
   EXPECT_THAT(UsageError({"info", "--timeout", "soon"}), HasSubstr("--timeout: soon"));

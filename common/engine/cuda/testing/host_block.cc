@@ -63,14 +63,13 @@ void FailDeviceAccess(uint64_t index, uint64_t size, size_t element_bytes) {
 }
 
 void HostGrid::Run(const LaunchShape& shape, const std::function<void(Block&)>& thread) {
-  if (shape.threads == 0 || shape.threads % kWarpThreads != 0 || shape.threads > 1024) {
+  if (shape.threads == 0 || shape.threads % kWarpThreads != 0 || shape.threads > kMaxBlockThreads) {
     FailKernel("a block has a multiple of 32 threads, up to 1024");
   }
   thread_ = &thread;
   num_threads_ = shape.threads;
   num_x_ = shape.grid_x;
   shared_bytes_ = shape.shared_bytes;
-  if (fibers_.size() < num_threads_) fibers_.resize(num_threads_);
   // Backwards in half of the launches.
   const bool backwards = Mix64(random_++) % 2 == 1;
   const uint64_t num_blocks = uint64_t{shape.grid_x} * shape.grid_y;
@@ -95,15 +94,21 @@ void HostGrid::RunThreads() {
   }
 }
 
+// Ends no function: AddressSanitizer would clean the stack at each call of longjmp, which takes most of a
+// test's time.
+[[gnu::noinline, gnu::no_sanitize_address]] void JumpTo(void** place) {
+  __builtin_longjmp(place, 1);
+}
+
 // Uses jumps, not contexts: contexts would ask the system for the signal mask at every switch.
-void HostGrid::Resume(uint32_t thread) {
+[[gnu::no_sanitize_address]] void HostGrid::Resume(uint32_t thread) {
   running_ = thread;
   Fiber& fiber = fibers_[thread];
   const bool is_new = fiber.stack == nullptr;
   if (is_new) fiber.stack = std::make_unique<char[]>(kStackBytes);
   AboutToSwitch(&scheduler_fake_stack_, fiber.stack.get(), kStackBytes);
-  if (_setjmp(scheduler_) == 0) {
-    if (!is_new) _longjmp(fiber.left, 1);
+  if (__builtin_setjmp(scheduler_) == 0) {
+    if (!is_new) JumpTo(fiber.left);
     ucontext_t context;
     getcontext(&context);
     context.uc_stack.ss_sp = fiber.stack.get();
@@ -117,11 +122,11 @@ void HostGrid::Resume(uint32_t thread) {
   HaveSwitched(scheduler_fake_stack_, nullptr, nullptr);
 }
 
-void HostGrid::Wait(Waits waits) {
+[[gnu::no_sanitize_address]] void HostGrid::Wait(Waits waits) {
   Fiber& fiber = fibers_[running_];
   fiber.waits = waits;
   AboutToSwitch(&fiber.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
-  if (_setjmp(fiber.left) == 0) _longjmp(scheduler_, 1);
+  if (__builtin_setjmp(fiber.left) == 0) JumpTo(scheduler_);
   HaveSwitched(fiber.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
 }
 

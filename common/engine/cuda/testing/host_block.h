@@ -1,9 +1,6 @@
 #pragma once
 
-#include <setjmp.h>
-
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,8 +21,10 @@ namespace tandem {
 // and ends the program with a message.
 class HostGrid {
  public:
+  static constexpr uint32_t kMaxBlockThreads = 1024;
+
   // `seed` decides the order of fibers and of blocks.
-  explicit HostGrid(uint64_t seed = 0) : random_(seed) {}
+  explicit HostGrid(uint64_t seed = 0) : random_(seed), fibers_(kMaxBlockThreads) {}
 
   class Block;
   // Runs `thread(block)` for every thread of every block.
@@ -40,7 +39,7 @@ class HostGrid {
   enum class Waits { kNo, kForBlock, kForWarp, kEnded };
   struct Fiber {
     std::unique_ptr<char[]> stack;  // None before its first thread. The fiber runs one thread after another.
-    jmp_buf left;                   // Where it waits.
+    void* left[5] = {};             // Where it waits.
     Waits waits = Waits::kNo;
     uint64_t deposit = 0;       // The value for the other lanes.
     uint32_t fragment[6] = {};  // The words to multiply: four of a, two of b.
@@ -59,10 +58,10 @@ class HostGrid {
 
   uint64_t random_;
   const std::function<void(Block&)>* thread_ = nullptr;
-  // Fibers of earlier launches hold references to themselves while they wait: they must not move.
-  std::deque<Fiber> fibers_;
+  // Never moves once it has stacks: fibers of earlier launches hold references to their own while they wait.
+  std::vector<Fiber> fibers_;
   std::vector<uint64_t> shared_;
-  jmp_buf scheduler_;
+  void* scheduler_[5] = {};
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
   void* scheduler_fake_stack_ = nullptr;
