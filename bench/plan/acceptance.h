@@ -13,19 +13,19 @@
 
 namespace tandem::plan {
 
-// Guesses that a drafter makes at one position, at most: more children no node has.
+// The most guesses of a drafter at one position: no node has more children.
 inline constexpr size_t kMostGuesses = 8;
 
-// What a drafter guessed at one position of an output, best guess first, and which guess was right.
+// A drafter's guesses at one position of an output, best first, and which one was right.
 struct GuessRecord {
   static constexpr uint8_t kNone = 0xff;
   std::array<float, kMostGuesses> probabilities = {};  // The drafter's; 0 beyond the last one.
   uint8_t right = kNone;                               // Which of them the target chose.
 };
 
-// How one drafter does on one kind of text: what it guessed along recorded outputs, in their order, so that
-// easy and hard stretches follow one another as they do in real text. Or, where nothing was recorded, how
-// often its first guess is right, its second, and so on.
+// How well one drafter does on one kind of text. Either its guesses along recorded outputs, in order, so that
+// easy and hard passages alternate as in real text. Or, if nothing was recorded, how often its first guess is
+// right, its second, and so on.
 class Acceptance {
  public:
   // At least one record.
@@ -50,7 +50,7 @@ class Acceptance {
   std::vector<double> rates_;
 };
 
-// Of every kind and drafter.
+// The acceptance for every kind and drafter.
 class AcceptanceBook {
  public:
   void Add(absl::string_view kind, absl::string_view drafter, Acceptance acceptance);

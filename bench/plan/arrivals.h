@@ -10,7 +10,7 @@
 
 namespace tandem::plan {
 
-// Random numbers that are the same everywhere, of a seed.
+// Random numbers from a seed, the same on every machine.
 class PlanRandom {
  public:
   explicit PlanRandom(uint64_t seed) : state_(Mix64(seed)) {}
@@ -59,8 +59,8 @@ class Arrivals {
   PlanRandom contents_;
 };
 
-// Its prompt: the kind's token, what the tenant's prompts of the kind have in common, and tokens of its own,
-// of which those of the kind come more often.
+// The request's prompt: the kind's token, then what the tenant's prompts of that kind have in common, then
+// tokens of its own, of which the kind's tokens are more frequent.
 TokenIds PromptOf(const Traffic& traffic, const PlannedRequest& request);
 
 }  // namespace tandem::plan

@@ -156,7 +156,7 @@ void Cluster::Begin(const PlannedRequest& request) {
   calls_.emplace(request.number, std::move(call));
 }
 
-// Of an open loop: the one after that which has just come. What came before the slice comes nowhere.
+// Sends the next request of an open loop. Requests from before the slice are left out.
 void Cluster::SendNext() {
   if (plan_.traffic.concurrency > 0) return;
   std::optional<PlannedRequest> next = arrivals_.Next();

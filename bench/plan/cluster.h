@@ -22,17 +22,17 @@ struct SimulateOptions {
   const std::atomic<bool>* stop = nullptr;
 };
 
-// Serves the plan's traffic with a layout, in simulated time: router, verifiers and drafters make their own
-// decisions, by the objects that the servers have, and passes, messages and texts are as the plan says. The
-// same plan, layout and load always come to the same result. InvalidArgument for a layout that could not
-// serve the traffic; Internal when the parts contradict one another.
+// Serves the plan's traffic with a layout, in simulated time. Router, verifiers and drafters make their own
+// decisions, with the servers' own objects; passes, messages and texts follow the plan. The same plan, layout
+// and load always give the same result. InvalidArgument for a layout that could not serve the traffic;
+// Internal if the parts contradict one another.
 //
 //   clients --> PlanRouter --> VerifierMachine (Scheduler) <== links ==> DrafterMachine (DraftCore)
 //
 // Thread-safe: simulations share nothing that changes.
 absl::StatusOr<Result> Simulate(const Plan& plan, const Layout& layout, const SimulateOptions& options = {});
 
-// Whether the layout could serve the traffic at all: InvalidArgument says what is missing.
+// Whether the layout can serve the traffic at all. InvalidArgument says what is missing.
 absl::Status CheckLayout(const Plan& plan, const Layout& layout);
 
 }  // namespace tandem::plan

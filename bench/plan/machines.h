@@ -22,10 +22,11 @@
 
 namespace tandem::plan {
 
-// Of all machines of a plan; they are told the same.
+// The vocabulary fingerprint of all machines of a plan.
 inline constexpr uint64_t kPlanFingerprint = 1;
 
-// What is on its way to a machine, in the order of its arrival, and of its sending at one moment.
+// Messages on their way to a machine, in the order of arrival, and at the same moment in the order of
+// sending.
 template <class Message>
 class Inbox {
  public:
@@ -50,7 +51,7 @@ class Inbox {
 // A tokenizer of the plan's vocabulary, whose texts nobody reads.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> MakePlanTokenizer();
 
-// Where drafters stand in a layout: each machine has a link, and groups of several are pools.
+// The drafters' places in a layout: each machine has a link, and a group of several machines is a pool.
 struct DrafterPlaces {
   struct Group {
     std::string name;
@@ -64,7 +65,7 @@ struct DrafterPlaces {
   DrafterBinding BindingOf(size_t group) const;
 };
 
-// What a verifier tells of its sessions, at its clock's time.
+// A verifier's events of its sessions, at its clock's time.
 class VerifierEvents {
  public:
   virtual ~VerifierEvents() = default;
@@ -80,7 +81,7 @@ class VerifierEvents {
 //
 //   inbox -> [ Step at due(): what arrived -> Conclude -> Forward ]* -> events, messages to drafters
 //
-// As in the verifier's engine loop, what arrives during a pass is taken before its conclusion.
+// As in the verifier's engine loop, messages that arrive during a pass are handled before its conclusion.
 class VerifierMachine final : private SchedulerListener {
  public:
   using Send = std::function<void(absl::Time departure, LinkId link, DraftRequest request)>;

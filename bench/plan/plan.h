@@ -11,11 +11,11 @@
 #include "bench/plan/step_times.h"
 #include "common/speculation/policies/window_policy.h"
 
-// What a plan is made of: who asks for what (Traffic), with what it is served (Layout), what is wanted
-// (Target), and what is tried out (Sweep). Read from a plan file by plan_file.h, simulated by cluster.h.
+// The parts of a plan: the requests (Traffic), the machines that serve them (Layout), the goals (Target), and
+// the variations to try (Sweep). plan_file.h reads a plan from a file, cluster.h simulates it.
 namespace tandem::plan {
 
-// How many tokens a prompt or an output has: logarithmically normal, or always the same without a deviation.
+// The number of tokens of a prompt or an output: logarithmically normal, or constant without a deviation.
 struct Lengths {
   double mean = 128.0;
   double deviation = 0.0;
@@ -87,7 +87,7 @@ struct VerifierGroup {
   bool prefix_cache = true;
 };
 
-// Machines that run one draft model. Several stand behind one name, as a pool.
+// Machines that run one draft model. Several are a pool behind one name.
 struct DrafterGroup {
   std::string name;
   uint32_t count = 1;
@@ -122,7 +122,7 @@ struct Layout {
   double PricePerHour() const;
 };
 
-// What a layout has to reach to be good enough; what is absent does not matter.
+// What a layout must reach to be good enough; absent values do not matter.
 struct Target {
   std::optional<double> first_token_p95_ms;
   std::optional<double> token_gap_p95_ms;
@@ -130,7 +130,7 @@ struct Target {
   double most_refused_share = 0.001;
 };
 
-// Each value of each list with each of the others'. An empty list leaves what the layout has.
+// Every combination of the values of all lists. An empty list leaves the layout's value.
 struct Sweep {
   std::vector<uint32_t> verifiers;
   std::vector<std::pair<std::string, std::vector<uint32_t>>> drafters;  // Counts, by name; 0 is none.

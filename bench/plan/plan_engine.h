@@ -13,7 +13,7 @@
 
 namespace tandem::plan {
 
-// Simulated time of one machine. Moved by what drives the machine, and by its engine.
+// Simulated time of one machine. The driver of the machine and its engine move it.
 class PlanClock final : public Clock {
  public:
   absl::Time Now() const override { return now_; }
@@ -23,15 +23,15 @@ class PlanClock final : public Clock {
   absl::Time now_ = absl::UnixEpoch();
 };
 
-// Engines that compute no model: a text is drawn as it is written, and every machine draws the same one.
+// Engines without a model: texts are drawn at random as they are written, and every machine draws the same.
 //
-// A slot holds a hash of all tokens up to its own, so that a row needs to look at one slot and not at its
-// whole context. The target's token after a context is a function of that hash. A drafter's guesses are what
-// was recorded of it: the right guess is that token, the wrong ones are others. Which stretch of the recorded
-// outputs is followed is drawn anew every kStretch positions.
+// A slot holds a hash of all tokens up to its own, so a row reads one slot and not its whole context. The
+// target's token after a context is a function of that hash. A drafter's guesses follow the record: the right
+// guess is that token, wrong guesses are other tokens. Every kStretch positions, another passage of the
+// recorded outputs is drawn.
 //
-// The first token of a prompt says of which kind the text is. Steps take simulated time, by their rows and
-// contexts. Thread rule: that of Engine.
+// The first token of a prompt tells the kind of text. Steps take simulated time, by their rows and contexts.
+// Thread rule: that of Engine.
 class PlanEngine : public Engine {
  public:
   static constexpr int32_t kVocabSize = 64;
@@ -97,7 +97,7 @@ class PlanTarget final : public PlanEngine {
   absl::Status Answer(const StepRow& row, const Slot& slot) override;
 };
 
-// Guesses them, as one drafter does.
+// Guesses the target's tokens, as one drafter does.
 class PlanDraft final : public PlanEngine {
  public:
   // `acceptance` by kind, none of them null; they outlive this.

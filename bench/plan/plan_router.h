@@ -19,8 +19,8 @@
 
 namespace tandem::plan {
 
-// The router's decisions, by the router's own objects: Admission, DrafterChooser and VerifierChoice. Belongs
-// to one thread.
+// The router's decisions, with the router's own objects: Admission, DrafterChooser and VerifierChoice.
+// Belongs to one thread.
 class PlanRouter {
  public:
   // All that is passed in outlives this. `clock` is the router's.

@@ -8,7 +8,7 @@
 
 namespace tandem::plan {
 
-// Text as it stands in XML, between tags or quotes.
+// Escapes text for XML, between tags or quotes.
 std::string XmlText(absl::string_view text);
 
 // Points of one colour, joined or not.
@@ -18,7 +18,7 @@ struct PlotSeries {
   bool joined = true;
 };
 
-// An SVG element with axes from 0, ticks, and a legend beside it where there are several series.
+// An SVG element with axes from 0, ticks, and a legend beside it if there are several series.
 struct Plot {
   std::string title;
   std::string x_label;
@@ -28,7 +28,7 @@ struct Plot {
   std::string ToSvg() const;
 };
 
-// Round numbers from 0 to at least `most`, about `count` of them. {0, 1} where there is nothing to show.
+// Round numbers from 0 to at least `most`, about `count` of them. {0, 1} if there is nothing to show.
 std::vector<double> TicksTo(double most, int count);
 
 }  // namespace tandem::plan

@@ -9,7 +9,8 @@
 
 namespace tandem::plan {
 
-// Durations by their logarithms, each bin 1 % wide: quantiles of millions of them in little memory.
+// A histogram of durations by their logarithms, with bins 1 % wide: quantiles of millions of durations in
+// little memory.
 class DurationHistogram {
  public:
   void Add(double seconds, uint64_t count = 1);
@@ -33,7 +34,7 @@ struct LatencyFigures {
   static LatencyFigures Of(const DurationHistogram& histogram);
 };
 
-// What was so in one part of the simulated time.
+// The state in one part of the simulated time.
 struct TimelinePoint {
   double at_seconds = 0.0;  // Its beginning.
   double requests_per_second = 0.0;
@@ -42,8 +43,8 @@ struct TimelinePoint {
   double queued = 0.0;     // and those of them that wait at the router or at verifiers.
 };
 
-// What a simulation came to. Figures are of requests that came after the warm-up, and of the time from its
-// end to the end of arrivals.
+// The result of a simulation. Figures cover requests that came after the warm-up, and the time from its end
+// to the end of arrivals.
 struct Result {
   double seconds = 0.0;  // That are measured.
   uint64_t arrived = 0;

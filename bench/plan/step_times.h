@@ -11,8 +11,8 @@
 
 namespace tandem::plan {
 
-// How long a pass takes by its rows and by what a row attends to on average: a grid, interpolated as the
-// verifier's own round-time model does it. Immutable.
+// The duration of a pass by its rows and by the mean number of tokens that a row attends to: a grid,
+// interpolated like the verifier's own round-time model. Immutable.
 class StepTimes {
  public:
   StepTimes() : StepTimes({{.rows = 1, .seconds = 0.0}}) {}

@@ -19,8 +19,8 @@ struct Candidate {
   double load = 1.0;
 };
 
-// Every combination of what the sweep lists, in its order; the plan's own layout without one. A policy "off"
-// is plain decoding, and its layouts have no drafters.
+// Every combination of the sweep's lists, in its order; without a sweep, the plan's own layout. A policy
+// "off" is plain decoding, and its layouts have no drafters.
 std::vector<Candidate> CandidatesOf(const Plan& plan);
 
 struct CandidateOutcome {
@@ -50,15 +50,14 @@ struct RunOptions {
   std::function<void(double)> on_progress;
 };
 
-// Simulates all candidates, so many at a time; what comes out does not depend on how many. Errors name the
-// candidate.
+// Simulates all candidates, some at a time; the results do not depend on how many. Errors name the candidate.
 absl::StatusOr<PlanOutcome> RunPlan(const Plan& plan, const RunOptions& options);
 
-// What of the target the result does not reach; empty: it reaches all.
+// The parts of the target that the result misses; empty if it reaches all.
 std::string MissedOf(const Target& target, const Result& result);
 
-// The largest factor on the traffic that the layout bears, to within `tolerance`: found by doubling or
-// halving, then by bisection. Nothing when it bears not even a 1024th, or a thousandfold.
+// The largest factor on the traffic that the layout can serve, to within `tolerance`. Found by doubling or
+// halving, then by bisection. nullopt if it cannot serve even a 1024th, or can serve a thousandfold.
 absl::StatusOr<std::optional<double>> FindSaturation(const Plan& plan, const Layout& layout,
                                                      double tolerance = 0.05);
 

@@ -17,7 +17,7 @@
 
 namespace tandem::plan {
 
-// For how long every machine has computed.
+// How long every machine has computed.
 struct BusyTimes {
   BusyTimes() = default;
   BusyTimes(const std::vector<std::unique_ptr<VerifierMachine>>& of_verifiers,
@@ -39,7 +39,7 @@ struct Slice {
   bool first = true;  // What comes before it belongs to no other one.
 };
 
-// Adds a simulation up, or several of parts of the same time.
+// Adds up a simulation, or several of parts of the same time.
 class Tally {
  public:
   // `traffic` outlives this.

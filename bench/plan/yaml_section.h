@@ -12,8 +12,8 @@
 
 namespace tandem::plan {
 
-// A mapping of a plan file: its values by type and bounds, each key known and there once. A key that is
-// absent leaves what the variable has. Errors are InvalidArgument: "FILE:LINE:COLUMN: KEY: found VALUE,
+// A mapping of a plan file: reads its values by type and bounds. Each key must be known and occur once. An
+// absent key leaves the variable unchanged. Errors are InvalidArgument: "FILE:LINE:COLUMN: KEY: found VALUE,
 // expected ...". Refers to the path, which outlives it.
 class YamlSection {
  public:

@@ -130,7 +130,7 @@ struct Drafter {
   DraftCore core;
 };
 
-// A verifier's side of one session. Responses lie in `inbox` until they are delivered, so that messages
+// A verifier's side of one session. Responses wait in `inbox` until they are delivered, so that messages can
 // cross.
 class Peer {
  public:
@@ -500,7 +500,7 @@ inline float Worth(const std::vector<ReferenceNode>& nodes) {
   return worth;
 }
 
-// The paths of nodes, sorted: which nodes there are, whatever the order in which they were made.
+// The paths of nodes, sorted: the set of nodes, whatever the order in which they were made.
 inline std::vector<TokenIds> Paths(const std::vector<ReferenceNode>& nodes) {
   std::vector<TokenIds> paths;
   for (const ReferenceNode& node : nodes) {

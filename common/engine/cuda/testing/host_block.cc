@@ -10,7 +10,7 @@
 
 #include "common/base/hash.h"
 
-// g++ says so by a macro, clang by a question.
+// g++ defines a macro, clang has a feature test.
 #if defined(__SANITIZE_ADDRESS__)
 #define TANDEM_FIBERS_ANNOUNCED
 #elif defined(__has_feature)
@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{128} << 10;
 
-// Of a fiber that left, for good when `fake_stack` is null.
+// Called before a fiber leaves. It leaves for good if `fake_stack` is null.
 void AboutToSwitch(void** fake_stack, const void* to, size_t to_bytes) {
 #ifdef TANDEM_FIBERS_ANNOUNCED
   __sanitizer_start_switch_fiber(fake_stack, to, to_bytes);
@@ -100,7 +100,7 @@ void HostGrid::RunThreads() {
   __builtin_longjmp(place, 1);
 }
 
-// Jumps, not contexts: those would ask the system for the signal mask at every switch.
+// Uses jumps, not contexts: contexts would ask the system for the signal mask at every switch.
 [[gnu::no_sanitize_address]] void HostGrid::Resume(uint32_t thread) {
   running_ = thread;
   Fiber& fiber = fibers_[thread];
@@ -143,7 +143,7 @@ void HostGrid::Release(uint32_t begin, uint32_t end, Waits waits) {
 }
 
 void HostGrid::RunBlock(const LaunchShape& shape) {
-  // Shared memory holds anything at first: here, NaN.
+  // Shared memory is not initialised. Here it begins as NaN.
   shared_.assign((shape.shared_bytes + 7) / 8, std::numeric_limits<uint64_t>::max());
   for (uint32_t thread = 0; thread < num_threads_; ++thread) {
     fibers_[thread].waits = Waits::kNo;
@@ -191,7 +191,7 @@ void HostGrid::Block::MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uin
   for (uint32_t i = 0; i < 4; ++i) {
     for (uint32_t half = 0; half < 2; ++half) {
       for (uint32_t quarter = 0; quarter < 4; ++quarter) {
-        // Of row lane / 4 (+ 8) of a and of row 2 * (lane % 4) (+ 1) of b.
+        // Words of row lane / 4 (+ 8) of a and of row 2 * (lane % 4) (+ 1) of b.
         const Fiber& of_a = grid_->fibers_[warp + lane / 4 * 4 + quarter];
         const Fiber& of_b = grid_->fibers_[warp + (lane % 4 * 2 + i % 2) * 4 + quarter];
         multiply(i, of_a.fragment[2 * half + i / 2], of_b.fragment[4 + half]);
