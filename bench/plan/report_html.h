@@ -11,7 +11,7 @@ namespace tandem::plan {
 // All results, for programs.
 nlohmann::json PlanJson(const Plan& plan, const PlanOutcome& outcome);
 
-// The same for people: one HTML file without external parts, with plots as SVG. It is also well-formed XML.
+// The results for people: one HTML file that needs no other, with plots as SVG. It is also well-formed XML.
 std::string PlanHtml(const Plan& plan, const PlanOutcome& outcome);
 
 // A table of the candidates as text.
