@@ -136,7 +136,8 @@ absl::StatusOr<LoadedConfig> LoadConfig(const RouterFlags& flags, bool check_onl
     }
   } else {
     TANDEM_ASSIGN_OR_RETURN(loaded.tenants_file, ReadTenantsFile(flags.tenants));
-    absl::StatusOr<v1::RouterConfig> both = AddTenants(loaded.file, loaded.tenants_file, flags.tenants);
+    absl::StatusOr<v1::RouterConfig> both =
+        AddTenants(loaded.file, loaded.tenants_file.Reveal(), flags.tenants);
     if (!both.ok()) errors.push_back(std::string(both.status().message()));
     if (both.ok()) config = *std::move(both);
   }
