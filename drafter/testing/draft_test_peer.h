@@ -66,8 +66,7 @@ inline uint32_t NodeLimit(const DraftBudget& budget) {
 }
 
 // The drafter's guesses after `context` at temperature 0, from logits computed without a cache.
-inline std::vector<TokenProbability> GreedyGuesses(const FakeEngine& engine, const TokenIds& context,
-                                                   size_t count) {
+inline TokenProbabilities GreedyGuesses(const FakeEngine& engine, const TokenIds& context, size_t count) {
   std::vector<float> logits = engine.ReferenceLogits(context);
   const TargetSampler sampler({.temperature = 0.0f}, engine.config().vocab_size, {});
   return sampler.Guess(absl::MakeSpan(logits), static_cast<uint32_t>(context.size()), count);
