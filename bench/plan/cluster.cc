@@ -123,7 +123,7 @@ Cluster::Cluster(const Plan& plan, const Layout& layout, const SimulateOptions& 
       tally_(plan.traffic, slice) {
   const absl::Duration to_drafter = DelayOf(layout.drafter_ms);
   for (uint32_t i = 0; i < layout.verifiers.count; ++i) {
-    const auto send = [this, i, to_drafter](absl::Time departure, LinkId link, DraftRequest request) {
+    const auto send = [this, i, to_drafter](absl::Time departure, LinkId link, DraftRequest&& request) {
       drafters_[link - 1]->Receive(departure + to_drafter, i, std::move(request));
     };
     verifiers_.push_back(std::make_unique<VerifierMachine>(layout, places_, HashCombine(plan.traffic.seed, i),
@@ -137,7 +137,7 @@ Cluster::Cluster(const Plan& plan, const Layout& layout, const SimulateOptions& 
     for (uint32_t i = 0; i < group.count; ++i) {
       const LinkId link = drafters_.size() + 1;
       const auto reply = [this, link, to_drafter](absl::Time departure, LinkId verifier,
-                                                  DraftResponse response) {
+                                                  DraftResponse&& response) {
         verifiers_[verifier]->Receive(departure + to_drafter, link, std::move(response));
       };
       drafters_.push_back(std::make_unique<DrafterMachine>(group, acceptance, reply));

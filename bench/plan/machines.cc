@@ -82,27 +82,26 @@ VerifierMachine::VerifierMachine(const Layout& layout, const DrafterPlaces& plac
 }
 
 void VerifierMachine::Submit(absl::Time arrival, SessionId session, SessionRequest request) {
-  Message message{.arrival = arrival, .session = session};
-  message.request = std::make_unique<SessionRequest>(std::move(request));
-  inbox_.Push(arrival, std::move(message));
+  inbox_.Push(arrival, {.session = session, .request = std::make_unique<SessionRequest>(std::move(request))});
   if (!in_flight_) due_ = std::min(due_, std::max(arrival, free_at_));
 }
 
-void VerifierMachine::Receive(absl::Time arrival, LinkId link, DraftResponse response) {
-  inbox_.Push(arrival, {.arrival = arrival, .link = link, .response = std::move(response)});
+void VerifierMachine::Receive(absl::Time arrival, LinkId link, DraftResponse&& response) {
+  inbox_.Push(arrival, {.link = link, .response = std::move(response)});
   if (!in_flight_) due_ = std::min(due_, std::max(arrival, free_at_));
 }
 
 void VerifierMachine::TakeMessages(absl::Time until) {
   while (inbox_.next() <= until) {
-    Message message = inbox_.Pop();
+    const absl::Time arrival = inbox_.next();
+    Message& message = inbox_.Pop();
     if (message.request == nullptr) {
-      pools_.OnResponse(message.link, message.response, message.arrival);
-      message.response.received = message.arrival;
+      pools_.OnResponse(message.link, message.response, arrival);
+      message.response.received = arrival;
       scheduler_->OnDraftResponse(message.link, message.response);
       continue;
     }
-    pools_.Place(message.session, message.request.get(), message.arrival);
+    pools_.Place(message.session, message.request.get(), arrival);
     const absl::Status taken = scheduler_->Submit(message.session, std::move(*message.request));
     if (taken.ok()) continue;
     pools_.OnFinished(message.session);
@@ -209,7 +208,7 @@ DrafterMachine::DrafterMachine(const DrafterGroup& group, std::vector<const Acce
             {DraftModelOf(group, &engine_, &pool_)}, &clock_),
       free_at_(clock_.Now()) {}
 
-void DrafterMachine::Receive(absl::Time arrival, LinkId verifier, DraftRequest request) {
+void DrafterMachine::Receive(absl::Time arrival, LinkId verifier, DraftRequest&& request) {
   inbox_.Push(arrival, {.verifier = verifier, .request = std::move(request)});
   due_ = std::min(due_, std::max(arrival, free_at_));
 }
@@ -218,13 +217,12 @@ void DrafterMachine::Step() {
   const absl::Time now = due_;
   clock_.MoveTo(now);
   while (inbox_.next() <= now) {
-    const Message message = inbox_.Pop();
+    const Message& message = inbox_.Pop();
     core_.OnRequest(message.verifier, message.request);
   }
   if (core_.HasWork()) core_.Step();  // Moves the clock.
-  for (auto& [verifier, response] : core_.TakeResponses()) {
-    reply_(clock_.Now(), verifier, std::move(response));
-  }
+  responses_ = core_.TakeResponses(std::move(responses_));
+  for (auto& [verifier, response] : responses_) reply_(clock_.Now(), verifier, std::move(response));
   free_at_ = clock_.Now() > now ? clock_.Now() + between_steps_ : now;
   due_ = core_.HasWork() ? free_at_ : std::max(inbox_.next(), free_at_);
 }

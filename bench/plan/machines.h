@@ -1,9 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,26 +24,31 @@ namespace tandem::plan {
 // Of all machines of a plan; they are told the same.
 inline constexpr uint64_t kPlanFingerprint = 1;
 
-// What is on its way to a machine, in the order of its arrival, and of its sending at one moment.
+// The messages on their way to one machine, in order of arrival. Messages that arrive at the same moment keep
+// the order in which they were sent.
+//
+// A vector whose front is already taken. Messages are so large that a deque would allocate memory for each.
 template <class Message>
 class Inbox {
  public:
-  void Push(absl::Time arrival, Message message) {
-    // Nearly everything arrives in the order in which it is sent.
-    auto at = messages_.end();
-    while (at != messages_.begin() && std::prev(at)->first > arrival) --at;
-    messages_.emplace(at, arrival, std::move(message));
+  void Push(absl::Time arrival, Message&& message) {
+    if (2 * num_taken_ > messages_.size()) {
+      messages_.erase(messages_.begin(), messages_.begin() + static_cast<ptrdiff_t>(num_taken_));
+      num_taken_ = 0;
+    }
+    // Most messages arrive in the order in which they are sent.
+    size_t at = messages_.size();
+    while (at > num_taken_ && messages_[at - 1].first > arrival) --at;
+    messages_.emplace(messages_.begin() + static_cast<ptrdiff_t>(at), arrival, std::move(message));
   }
-  bool empty() const { return messages_.empty(); }
-  absl::Time next() const { return messages_.empty() ? absl::InfiniteFuture() : messages_.front().first; }
-  Message Pop() {
-    Message message = std::move(messages_.front().second);
-    messages_.pop_front();
-    return message;
-  }
+  bool empty() const { return num_taken_ == messages_.size(); }
+  absl::Time next() const { return empty() ? absl::InfiniteFuture() : messages_[num_taken_].first; }
+  // Takes the next message. The reference is valid until the next Push.
+  Message& Pop() { return messages_[num_taken_++].second; }
 
  private:
-  std::deque<std::pair<absl::Time, Message>> messages_;
+  std::vector<std::pair<absl::Time, Message>> messages_;
+  size_t num_taken_ = 0;
 };
 
 // A tokenizer of the plan's vocabulary, whose texts nobody reads.
@@ -83,13 +87,13 @@ class VerifierEvents {
 // As in the verifier's engine loop, what arrives during a pass is taken before its conclusion.
 class VerifierMachine final : private SchedulerListener {
  public:
-  using Send = std::function<void(absl::Time departure, LinkId link, DraftRequest request)>;
+  using Send = std::function<void(absl::Time departure, LinkId link, DraftRequest&& request)>;
 
   VerifierMachine(const Layout& layout, const DrafterPlaces& places, uint64_t seed, Send send,
                   VerifierEvents* events);
 
   void Submit(absl::Time arrival, SessionId session, SessionRequest request);
-  void Receive(absl::Time arrival, LinkId link, DraftResponse response);
+  void Receive(absl::Time arrival, LinkId link, DraftResponse&& response);
 
   // When Step is to be called next, if nothing comes before.
   absl::Time due() const { return due_; }
@@ -106,12 +110,12 @@ class VerifierMachine final : private SchedulerListener {
   absl::Status CheckEmpty() const;
 
  private:
+  // A new request, or what a drafter says.
   struct Message {
-    absl::Time arrival;
-    SessionId session = 0;                    // Of a request,
-    std::unique_ptr<SessionRequest> request;  // which is this;
-    LinkId link = 0;                          // else a drafter's,
-    DraftResponse response;                   // who says this.
+    SessionId session = 0;
+    std::unique_ptr<SessionRequest> request;  // Null: a drafter's message.
+    LinkId link = 0;
+    DraftResponse response;
   };
 
   void TakeMessages(absl::Time until);
@@ -149,12 +153,12 @@ class VerifierMachine final : private SchedulerListener {
 // A drafter: the real DraftCore on a PlanDraft.
 class DrafterMachine final {
  public:
-  using Reply = std::function<void(absl::Time departure, LinkId verifier, DraftResponse response)>;
+  using Reply = std::function<void(absl::Time departure, LinkId verifier, DraftResponse&& response)>;
 
   // `acceptance`: by kind.
   DrafterMachine(const DrafterGroup& group, std::vector<const Acceptance*> acceptance, Reply reply);
 
-  void Receive(absl::Time arrival, LinkId verifier, DraftRequest request);
+  void Receive(absl::Time arrival, LinkId verifier, DraftRequest&& request);
   absl::Time due() const { return due_; }
   void Step();
 
@@ -174,6 +178,7 @@ class DrafterMachine final {
   PlanDraft engine_;
   BlockPool pool_;
   DraftCore core_;
+  DraftCore::Responses responses_;  // Of the last step, which have been sent.
   Inbox<Message> inbox_;
   absl::Time free_at_;
   absl::Time due_ = absl::InfiniteFuture();
