@@ -9,7 +9,7 @@
 namespace tandem::plan {
 namespace {
 
-// Times in a row that a machine may be due at one moment without computing anything.
+// How many times in a row a machine may be due at the same moment without computing anything.
 constexpr uint32_t kMostVainSteps = 1000;
 
 absl::Duration Milliseconds(double ms) {
@@ -109,13 +109,13 @@ void VerifierMachine::TakeMessages(absl::Time until) {
   }
 }
 
-// As the verifier's engine loop does it.
+// As in the verifier's engine loop.
 void VerifierMachine::MoveSessions() {
   if (clock_.Now() < pools_.NextPlan()) return;
   const DrafterPools::Plan plan =
       pools_.MakePlan(clock_.Now(), [this](SessionId session) { return scheduler_->IsDrafting(session); });
   for (const DrafterPools::Move& move : plan.moves) {
-    // One that has just ended its swap, or is about to finish, stays.
+    // An error means that the session is about to finish, or has just ended a swap. It stays where it is.
     scheduler_->SwapDrafter(move.session, "", move.to).IgnoreError();
   }
   for (const LinkId link : plan.queries) {
@@ -126,7 +126,7 @@ void VerifierMachine::MoveSessions() {
 void VerifierMachine::Step() {
   const absl::Time now = due_;
   if (in_flight_) {
-    scheduler_->Await();  // Moves the clock to the pass's end, which is now.
+    scheduler_->Await();  // Moves the clock to the end of the step, which is now.
     TakeMessages(now);
     step_sessions_ = 0;
     scheduler_->Conclude();
