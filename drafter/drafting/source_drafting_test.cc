@@ -7,6 +7,8 @@
 namespace tandem {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using testing_peer::Drafter;
 using testing_peer::GreedyGuesses;
 using testing_peer::kFingerprint;
@@ -75,7 +77,7 @@ TEST(SourceDraftingTest, AnyVocabularyWillDoAndTokensOfAnySize) {
   peer.Send(open);
   const auto responses = drafter.core.TakeResponses();
   ASSERT_EQ(responses.size(), 2u);
-  EXPECT_EQ(std::get<Grow>(responses[1].second.event).tokens, (TokenIds{7}));
+  EXPECT_THAT(std::get<Grow>(responses[1].second.event).tokens, ElementsAre(7));
 }
 
 TEST(SourceDraftingTest, NegativeTokensAreRefused) {
@@ -102,7 +104,7 @@ TEST(SourceDraftingTest, SaltsSeparateWhatTriesLearn) {
     const auto responses = drafter.core.TakeResponses();
     ASSERT_EQ(responses.size(), 2u);
     const Grow& grow = std::get<Grow>(responses[1].second.event);
-    EXPECT_EQ(TokenIds(grow.tokens.begin(), grow.tokens.end()), salt == 0 ? (TokenIds{7, 8}) : TokenIds{});
+    EXPECT_THAT(grow.tokens, ElementsAreArray(salt == 0 ? TokenIds{7, 8} : TokenIds{}));
     EXPECT_TRUE(grow.exhausted);
   }
 }
@@ -123,8 +125,8 @@ TEST(SourceDraftingTest, VocabulariesSeparateWhatTriesLearn) {
     peer.Send(open);
     const auto responses = drafter.core.TakeResponses();
     ASSERT_EQ(responses.size(), 2u);
-    EXPECT_EQ(std::get<Grow>(responses[1].second.event).tokens,
-              other == 0 ? (TokenIds{100000, 8}) : TokenIds{});
+    EXPECT_THAT(std::get<Grow>(responses[1].second.event).tokens,
+                ElementsAreArray(other == 0 ? (TokenIds{100000, 8}) : TokenIds{}));
   }
 }
 
