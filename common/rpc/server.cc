@@ -234,6 +234,8 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection;
+      // Newer listeners of gRPC refuse a connection without a listening socket, and only pass it on.
+      parameters.listener_fd = connection;
       acceptor->HandleNewConnection(&parameters);
     });
   }
