@@ -155,8 +155,6 @@ TEST(ConnectionFramesTest, AServerCutsPingsWithoutEnd) {
 #ifdef TANDEM_THREAD_SANITIZED
   GTEST_SKIP() << "recvmsg is the sanitizer's";
 #endif
-  if (BoundsHeaderLists(grpc::Version()))
-    GTEST_SKIP() << "gRPC " << grpc::Version() << " bounds them by itself";
   MetricsRegistry metrics;
   const auto server =
       ServerRunner::Start(
@@ -187,8 +185,6 @@ TEST(ConnectionFramesTest, WhoseConnectionWasCutMayNotConnectAgainForAWhile) {
 #ifdef TANDEM_THREAD_SANITIZED
   GTEST_SKIP() << "recvmsg is the sanitizer's";
 #endif
-  if (BoundsHeaderLists(grpc::Version()))
-    GTEST_SKIP() << "gRPC " << grpc::Version() << " bounds them by itself";
   MetricsRegistry metrics;
   const auto backoff = std::make_shared<PeerBackoff>(
       PeerBackoff::Options{.first = absl::Minutes(10), .longest = absl::Minutes(10)});
@@ -234,7 +230,6 @@ TEST(ConnectionFramesTest, AServerCutsAHeaderThatDoesNotEnd) {
   grpc::ClientContext context;
   v1::ServerInfo info;
   EXPECT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
-  if (BoundsHeaderLists(grpc::Version())) return;
   WaitUntilCut(metrics, "header");
 }
 

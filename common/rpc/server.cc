@@ -227,10 +227,10 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
       .max_total_debt_bytes = (uint64_t{options.limits.memory_mib} << 20) / UnreadOutput::kMemoryPerByte};
   for (Port* port : {&port_, &local_port_, &health_port_}) {
     if (port->listener == nullptr) continue;
+    // Newer versions of gRPC bound these too, but later: 1.83 reads a header that does not end for more than
+    // 15 seconds.
     const bool encrypted = port == &port_ && options.credentials != nullptr;
-    // Newer ones hold peers to both by themselves.
-    const bool bounded = encrypted || BoundsHeaderLists(grpc::Version());
-    accept.most_calls = bounded ? 0 : options.limits.max_streams + kMoreCalls;
+    accept.most_calls = encrypted ? 0 : options.limits.max_streams + kMoreCalls;
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection;
