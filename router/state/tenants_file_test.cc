@@ -40,7 +40,7 @@ class TenantsFileTest : public ::testing::Test {
     state_ = RoutingState::InMemory(AddTenantsFile(config_, path_).value()).value();
     follower_.emplace(
         TenantsFileFollower::Options{.path = path_, .config = config_, .interval = absl::Milliseconds(2)},
-        text, state_.get(), &registry_);
+        Secret(text), state_.get(), &registry_);
   }
 
   bool Has(const std::string& tenant) const {
@@ -181,7 +181,7 @@ TEST_F(TenantsFileTest, FollowsASymbolicLinkThatIsSwitched) {
   state_ = RoutingState::InMemory(AddTenantsFile(config_, path).value()).value();
   follower_.emplace(
       TenantsFileFollower::Options{.path = path, .config = config_, .interval = absl::Milliseconds(2)},
-      kFirst, state_.get(), &registry_);
+      Secret(kFirst), state_.get(), &registry_);
   version("v2", "tenants: [{name: second, token: t-second}]");
   std::filesystem::remove_all(folder_ / "v1");
   EXPECT_TRUE(Eventually([&] { return Has("second") && !Has("first"); }));
