@@ -50,7 +50,7 @@ class Target:
         self._model, self._tokenizer = features.load_target(args.target, args.device)
         if args.bf16:
             self._model.bfloat16()
-        self._spent_before = learner.Spent()
+        self._spent_before, self._key = learner.Spent(), b""
         self.parts = []
 
     def spent_now(self):
@@ -120,9 +120,12 @@ class Target:
         kept = lambda of: torch.cat([of[i, : len(output)] for i, output in enumerate(outputs)])  # noqa: E731
         return Part(outputs, kept(top), kept(weights))
 
-    def _key(self):
+    def _read_key(self):
         """Of the outputs in the work folder: who deletes the key of a tenant's spool makes them unreadable too."""
-        keys = [spool.read_key(self._args.keys / f"{spool.folder_name(tenant)}.key") for tenant in self._args.tenant]
+        names = [self._args.keys / f"{spool.folder_name(tenant)}.key" for tenant in self._args.tenant]
+        keys = [spool.read_key(name) for name in names if name.exists()]  # Nothing was read of a tenant that has none.
+        if not keys:
+            raise spool.SpoolError(f"{', '.join(map(str, names))}: gone, so nothing may be kept of the tenant")
         return hashlib.sha256(b"tandem further outputs " + b"".join(keys)).digest()
 
     def _save(self, folder, identity, number, part):
@@ -131,7 +134,7 @@ class Target:
         torch.save({"part": part and tuple(part), "spent": tuple(self.spent())}, text)
         nonce = os.urandom(12)
         path = folder / f"{number:06}"
-        path.with_suffix(".new").write_bytes(nonce + aes_gcm.encrypt(self._key(), nonce, f"{identity} {number}".encode(), text.getvalue()))
+        path.with_suffix(".new").write_bytes(nonce + aes_gcm.encrypt(self._key, nonce, f"{identity} {number}".encode(), text.getvalue()))
         os.replace(path.with_suffix(".new"), path)
 
     def _load(self, folder, identity):
@@ -139,7 +142,7 @@ class Target:
         while (path := folder / f"{len(self.parts):06}").exists():
             text = path.read_bytes()
             try:
-                text = aes_gcm.decrypt(self._key(), text[:12], f"{identity} {len(self.parts)}".encode(), text[12:])
+                text = aes_gcm.decrypt(self._key, text[:12], f"{identity} {len(self.parts)}".encode(), text[12:])
             except ValueError:
                 print(f"{path}: of another run, not gone on with", flush=True)
                 shutil.rmtree(folder)
@@ -159,6 +162,7 @@ class Target:
         order = sorted(records, key=lambda record: len(record.prompt))
         batches = [order[first : first + ROWS] for first in range(0, len(order), ROWS)]
         wanted, told = args.more_outputs * len(batches), time.monotonic()
+        self._key = self._read_key()
         whole = self._load(folder, identity)
         folder.mkdir(parents=True, exist_ok=True)
         while not whole and len(self.parts) < wanted:

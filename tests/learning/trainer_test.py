@@ -293,7 +293,7 @@ class TrainerTest(unittest.TestCase):
 
     def target(self, **settings):
         defaults = {"target": TARGET, "device": "cpu", "bf16": False, "max_length": 64, "seed": 1, "more_outputs": 3, "held_back": 0.15}
-        defaults |= {"max_seconds": 0, "max_core_seconds": 0, "work": self.folder, "keys": self.fixture.keys, "tenant": ["acme"]}
+        defaults |= {"max_seconds": 0, "max_core_seconds": 0, "work": self.folder, "keys": self.fixture.keys, "tenant": ["acme", "new"]}
         return further.Target(argparse.Namespace(**defaults | settings), 4096)
 
     def test_outputs_are_not_written_twice(self):
@@ -325,6 +325,11 @@ class TrainerTest(unittest.TestCase):
             self.assertEqual(len(self.target().write(records, "id", lambda *_: None)), 36)
             self.assertEqual(answered.call_count, 3)
         self.assertEqual(len(self.target(more_outputs=1).write(records, "other", lambda *_: None)), 12)
+        # A tenant that was forgotten meanwhile.
+        self.fixture.keys.joinpath("acme.key").rename(self.folder / "acme.key")
+        with self.assertRaisesRegex(spool.SpoolError, "gone, so nothing may be kept"):
+            self.target().write(records, "id", lambda *_: None)
+        (self.folder / "acme.key").rename(self.fixture.keys / "acme.key")
         # A run that may take no time writes none, and does not write them when it goes on.
         for limit in (1e-6, 0):
             third = self.target(max_core_seconds=limit)
