@@ -38,7 +38,7 @@ struct TimeSpread {
   double upper_quartile = 0.0;
 };
 
-// Of at least one time.
+// `seconds` must not be empty.
 TimeSpread SpreadOf(std::vector<double> seconds);
 
 // One pass over rows of a tree, or a whole prompt.
@@ -51,7 +51,7 @@ struct PassResult {
   TimeSpread seconds;
 };
 
-// The passes of one number of threads and one context.
+// The passes with one number of threads and one context.
 struct EngineBenchRun {
   int threads = 1;
   std::string kernels;
@@ -67,8 +67,8 @@ struct EngineBenchResult {
   std::vector<EngineBenchRun> runs;
 };
 
-// What the machine gives a team of that many threads: peaks, and the read bandwidth of each working set's
-// size. Measured when first asked for and again by Refresh; the better figure counts.
+// The limits of the machine for a team of that many threads: peaks, and the read bandwidth for each size of
+// working set. Measured at the first request and again by Refresh; the better figure counts.
 class MachineFloor {
  public:
   static absl::StatusOr<MachineFloor> Create(int threads, absl::string_view kernels, WeightDtype dtype);
@@ -98,7 +98,7 @@ class MachineFloor {
   double copy_bytes_per_second_ = 0.0;  // Of a GPU.
 };
 
-// Passes of different sizes take turns, so that a change of the machine's pace meets all of them alike.
+// Passes of different sizes take turns, so that changes of the machine's speed affect all of them alike.
 // InvalidArgument for empty lists and sizes beyond the model's context.
 absl::StatusOr<EngineBenchResult> RunEngineBench(const EngineBenchOptions& options);
 

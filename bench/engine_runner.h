@@ -26,7 +26,7 @@ struct ModelSource {
   std::string head_target;  // Of a draft head in `folder`: the folder of the target that it reads; or empty.
 };
 
-// InvalidArgument unless exactly one is given; else as Model::LoadHead and Model::Random.
+// InvalidArgument unless exactly one is given; otherwise the errors of Model::LoadHead and Model::Random.
 absl::StatusOr<std::shared_ptr<const Model>> LoadModel(const ModelSource& source);
 
 // One engine and the passes that are measured on it. A draft head's prompts read states of its target, which

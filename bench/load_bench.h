@@ -19,7 +19,7 @@ struct LoadBenchOptions {
   bool cold = false;  // Asks the system to forget the files before each reading and each load.
 };
 
-// Of all repetitions, which take turns.
+// Times of all repetitions, which take turns.
 struct LoadTimes {
   double fastest = 0.0;
   double median = 0.0;
@@ -41,13 +41,13 @@ struct LoadBenchResult {
   LoadTimes load;  // Both.
 };
 
-// What it takes to load a model for a processor, beside reading its files and writing its memory. Before each
-// load so much memory is taken and given back, since virtual machines get it from their host when it is used
-// for the first time, which takes longer than all else. InvalidArgument where `path` holds no weights; else
-// Model::Load's and CreateCpuEngine's errors.
+// Measures loading a model for a CPU, beside reading its files and writing its memory. Before each load, it
+// allocates and frees as much memory: virtual machines get memory from their host at the first use, which
+// takes longer than everything else. InvalidArgument if `path` holds no weights; otherwise the errors of
+// Model::Load and CreateCpuEngine.
 absl::StatusOr<LoadBenchResult> RunLoadBench(const LoadBenchOptions& options);
 
-// A table of two lines, of the medians and the fastest.
+// A table of two lines: the medians and the fastest.
 std::string LoadBenchTable(const LoadBenchOptions& options, const LoadBenchResult& result);
 
 }  // namespace tandem

@@ -9,15 +9,15 @@
 
 namespace tandem {
 
-// The names ModelShapeJson knows, in the order of the documentation.
+// The names that ModelShapeJson knows, in the order of the documentation.
 std::vector<std::string> ModelShapeNames();
 
 // The text of a Hugging Face config.json with the dimensions of a published model, for measurements on random
-// weights. Names ending in "-1layer" are one layer of the model, for sizes that do not fit a small machine.
-// InvalidArgument, naming the known ones, for an unknown name.
+// weights. A name that ends in "-1layer" is one layer of the model, for sizes that do not fit on a small
+// machine. InvalidArgument, with the known names, for an unknown name.
 absl::StatusOr<std::string> ModelShapeJson(absl::string_view name);
 
-// The same as the engine reads it.
+// The same, in the engine's form.
 absl::StatusOr<ModelConfig> ModelShape(absl::string_view name);
 
 }  // namespace tandem

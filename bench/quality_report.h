@@ -25,7 +25,7 @@ struct QualityOptions {
   InstructionSet instruction_set = InstructionSet::kAuto;
 };
 
-// How a model predicts the text with its matrices, keys and values in certain types.
+// How well a model predicts the text with its matrices, keys and values in certain types.
 struct TypeQuality {
   std::string weight_type;
   std::string kv_type;
@@ -44,8 +44,8 @@ struct QualityReport {
   std::vector<TypeQuality> types;  // First the model as its files hold it.
 };
 
-// InvalidArgument for options out of range and for a text of fewer than two tokens; and the errors of loading
-// model and tokenizer, of reading the text and of CreateCpuEngine.
+// Errors: InvalidArgument for options out of range and for a text of fewer than two tokens; and those of
+// loading model and tokenizer, of reading the text and of CreateCpuEngine.
 absl::StatusOr<QualityReport> ReportQuality(const QualityOptions& options);
 
 // For people, with a line for each type; and for programs.

@@ -11,7 +11,7 @@ Installs the Debian 12 packages for building and testing Tandem, with sudo if yo
 sources of XGrammar. For a mirror or a machine without network, see deploy/fetch_xgrammar.sh --help.
 
   --aarch64   also install packages for the preset aarch64: a cross compiler, arm64 libraries, and QEMU
-  --clang     also install packages for the preset fuzz: clang 19 with its runtime libraries, and lld
+  --clang     also install packages for the presets asan, tsan and fuzz: clang 19 with its runtime libraries, and lld
   --check     install nothing; list what is missing and exit 1 if anything is
 EOF
 }
@@ -31,7 +31,7 @@ cross_packages=(
   g++-aarch64-linux-gnu qemu-user-static
   libabsl-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libgtest-dev:arm64 libgmock-dev:arm64
 )
-# For the preset fuzz. Debian 12 has several; of clang 14, its default, lambdas could not capture structured
+# For the presets asan, tsan and fuzz. Debian 12 has several; of clang 14, its default, lambdas could not capture structured
 # bindings.
 clang_packages=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
 

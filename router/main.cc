@@ -20,6 +20,7 @@
 #include "common/base/random_bits.h"
 #include "common/base/status_macros.h"
 #include "common/config/flags.h"
+#include "common/config/secret.h"
 #include "common/config/version.h"
 #include "common/config/yaml_proto.h"
 #include "common/metrics/metrics.h"
@@ -48,6 +49,7 @@
 #include "router/serving/router.h"
 #include "router/serving/service.h"
 #include "router/spool/spool_flags.h"
+#include "router/state/applied_config.h"
 #include "router/state/etcd/etcd_address.h"
 #include "router/state/etcd/etcd_store.h"
 #include "router/state/open_store.h"
@@ -101,8 +103,8 @@ struct RouterFlags {
 
 // Everything that the configuration file names, loaded.
 struct LoadedConfig {
-  v1::RouterConfig file;     // Without the tenants file.
-  std::string tenants_file;  // Its content.
+  v1::RouterConfig file;  // Without the tenants file.
+  Secret tenants_file;    // Its content.
   std::unique_ptr<RoutingState> routing;
   std::vector<ServedModel> models;
   std::string plain_tokens;  // Names of the tenants whose tokens are not hashed.
@@ -156,6 +158,8 @@ absl::StatusOr<LoadedConfig> LoadConfig(const RouterFlags& flags, bool check_onl
     if (!tenant.token().empty()) plain.push_back(tenant.name());
   }
   loaded.plain_tokens = absl::StrJoin(plain, ", ");
+  HashTokens(config);
+  HashTokens(loaded.file);
   // Last, because it may write to the state.
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoutingStore> store,
                           check_only ? CheckState(flags) : OpenState(flags));

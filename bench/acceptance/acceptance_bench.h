@@ -13,18 +13,18 @@ class App;
 
 namespace tandem::bench {
 
-// What `tandem-bench acceptance` is told.
+// The options of `tandem-bench acceptance`.
 struct AcceptanceOptions {
   AcceptanceDataOptions data;
   PredictionErrorOptions error;
 };
 
-// InvalidArgument for too few prompts to divide.
+// InvalidArgument if there are too few prompts to divide.
 absl::Status CheckEnoughPrompts(const AcceptanceData& data, const PredictionErrorOptions& options);
 std::string PredictionErrorTable(const std::vector<PredictionError>& errors);
 
 void AddAcceptanceOptions(CLI::App* app, AcceptanceOptions* options);
-// Measures and prints; the process's exit code.
+// Measures and prints. Returns the process's exit code.
 int RunAcceptance(const AcceptanceOptions& options);
 
 }  // namespace tandem::bench

@@ -9,7 +9,7 @@
 
 namespace tandem::bench {
 
-// A prompt and what each drafter makes of it.
+// A prompt, and its result with each drafter.
 struct ScoredPrompt {
   struct Score {
     double acceptance = 0.0;         // Share of the output's tokens that are the drafter's first guess.
@@ -41,8 +41,8 @@ struct AcceptanceData {
   uint32_t vocab_size = 1;
 };
 
-// Generates from every prompt, as tokens that a router would make of it, and asks each drafter what
-// Drafter.Score would say. InvalidArgument or FailedPrecondition names the flag, file or folder at fault.
+// Generates from every prompt, tokenized as by a router, and asks each drafter for its Drafter.Score.
+// InvalidArgument or FailedPrecondition names the flag, file or folder at fault.
 absl::StatusOr<AcceptanceData> MeasureAcceptance(const AcceptanceDataOptions& options);
 
 }  // namespace tandem::bench

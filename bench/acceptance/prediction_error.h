@@ -10,7 +10,7 @@
 
 namespace tandem::bench {
 
-// What stands for the prompt's perplexity among its features.
+// What is used as the prompt's perplexity among its features.
 enum class PerplexityKind {
   kNone,      // No feature at all: every prompt is predicted the mean.
   kTrigrams,  // The router's own trigram model.
@@ -19,7 +19,7 @@ enum class PerplexityKind {
 };
 inline constexpr size_t kNumPerplexityKinds = 4;
 
-// How far predicted acceptance is from what it came to, on prompts that were left out of learning.
+// The distance of predicted from actual acceptance, on prompts that were left out of learning.
 struct PredictionError {
   std::string drafter;
   std::array<double, kNumPerplexityKinds> root_mean_square{};  // By kind.
@@ -32,9 +32,9 @@ struct PredictionErrorOptions {
   uint32_t seed = 1;
 };
 
-// For each drafter: features and regression as the router's, fitted to the prompts that are not left out. A
-// perplexity is standardised as features are, and that of a prompt which is learned from comes from models
-// that have not seen it. At least twice as many prompts as folds.
+// For each drafter: features and regression as in the router, fitted to the prompts that are not left out. A
+// perplexity is standardised like features. The perplexity of a prompt used for learning comes from models
+// that have not seen it. There must be at least twice as many prompts as folds.
 std::vector<PredictionError> MeasurePredictionErrors(const AcceptanceData& data,
                                                      const PredictionErrorOptions& options);
 

@@ -8,8 +8,8 @@
 
 namespace tandem::bench {
 
-// A drafter's perplexity as it can be guessed without asking it: for each token, the mean of what it cost the
-// drafter in prompts that it has scored. Of tokens seen seldom, drawn to the mean over all tokens.
+// Estimates a drafter's perplexity without asking it: for each token, the mean cost at the drafter in prompts
+// that it has scored. Rare tokens are drawn towards the mean over all tokens.
 class TokenNats final : public router::PromptPerplexity {
  public:
   explicit TokenNats(uint32_t vocab_size) : tokens_(vocab_size) {}

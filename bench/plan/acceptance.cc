@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Rounded probabilities may add up to a little more than 1.
+// The sum of rounded probabilities may exceed 1 by this much.
 constexpr double kSumSlack = 1e-3;
 
 absl::Status BadRecord(absl::string_view where, const Json& found) {

@@ -13,34 +13,34 @@
 
 namespace tandem::plan {
 
-// Guesses that a drafter makes at one position, at most: more children no node has.
+// The most guesses of a drafter at one position. No node has more children.
 inline constexpr size_t kMostGuesses = 8;
 
-// What a drafter guessed at one position of an output, best guess first, and which guess was right.
+// A drafter's guesses at one position of an output, best first, and which of them was right.
 struct GuessRecord {
   static constexpr uint8_t kNone = 0xff;
-  std::array<float, kMostGuesses> probabilities = {};  // The drafter's; 0 beyond the last one.
-  uint8_t right = kNone;                               // Which of them the target chose.
+  std::array<float, kMostGuesses> probabilities = {};  // By the drafter; 0 after the last guess.
+  uint8_t right = kNone;                               // The guess that the target chose.
 };
 
-// How one drafter does on one kind of text: what it guessed along recorded outputs, in their order, so that
-// easy and hard stretches follow one another as they do in real text. Or, where nothing was recorded, how
-// often its first guess is right, its second, and so on.
+// How well one drafter guesses one kind of text. Either a recording of its guesses along outputs, or how
+// often its first guess is right, its second, and so on. A recording keeps its order, so easy and hard
+// stretches follow one another as in real text. Immutable.
 class Acceptance {
  public:
   // At least one record.
   explicit Acceptance(std::vector<GuessRecord> recorded);
-  // Each probability in [0, 1], at most kMostGuesses of them, with a sum of at most 1.
+  // InvalidArgument unless there are 1 to kMostGuesses rates, each in [0, 1], with a sum of at most 1.
   static absl::StatusOr<Acceptance> OfRates(const std::vector<double>& rates);
 
   bool is_recorded() const { return !records_.empty(); }
   size_t num_records() const { return records_.size(); }
-  // What was recorded at a place, which is taken modulo their number.
+  // The record at `place`, modulo the number of records. Only of a recording.
   const GuessRecord& RecordAt(uint64_t place) const { return records_[place % records_.size()]; }
-  // Likewise of what was not recorded, by a draw from [0, 1).
+  // A record drawn from the rates. `uniform` is in [0, 1).
   GuessRecord Draw(double uniform) const;
 
-  // How often one of the first `guesses` is right.
+  // How often one of the first `guesses` guesses is right.
   double Rate(size_t guesses) const;
 
  private:
@@ -50,19 +50,19 @@ class Acceptance {
   std::vector<double> rates_;
 };
 
-// Of every kind and drafter.
+// The acceptance of every pair of a kind of text and a drafter.
 class AcceptanceBook {
  public:
   void Add(absl::string_view kind, absl::string_view drafter, Acceptance acceptance);
-  // nullptr when nothing is known of them.
+  // Null if the pair is unknown.
   const Acceptance* Find(absl::string_view kind, absl::string_view drafter) const;
-  // Adds what `tandem-bench guesses --json` wrote:
+  // Adds a file that `tandem-bench guesses --json` has written:
   //
   //   {"format": 1, "guesses": [{"kind": "code", "drafter": "general-1m", "temperature": 0.8,
   //     "outputs": [[[right, p1, p2, ...], ...], ...]}, ...]}
   //
-  // `right` counts from 1 and is 0 where no guess was right. Where a kind and drafter come twice, as they do
-  // with several temperatures, the outputs are put together. Errors name file and field.
+  // `right` counts from 1; 0: no guess was right. If a kind and drafter occur several times, as with several
+  // temperatures, their outputs are put together. Errors name the file and the field.
   absl::Status AddFile(absl::string_view json, absl::string_view path);
   bool empty() const { return entries_.empty(); }
   std::vector<std::pair<std::string, std::string>> Known() const;

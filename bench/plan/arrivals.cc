@@ -9,7 +9,7 @@
 namespace tandem::plan {
 namespace {
 
-// Of the tokens that a kind's texts have more of.
+// The number of tokens that are more frequent in texts of a kind.
 constexpr uint64_t kBand = 16;
 
 TokenId DrawToken(uint64_t bits, uint32_t kind) {
@@ -17,7 +17,7 @@ TokenId DrawToken(uint64_t bits, uint32_t kind) {
   return static_cast<TokenId>(token % static_cast<uint64_t>(PlanEngine::kVocabSize));
 }
 
-// The index of a share, by a draw from [0, 1).
+// Chooses an index with a probability in proportion to its share. `uniform` is in [0, 1).
 template <class List, class Share>
 size_t PickByShare(const List& list, double uniform, const Share& share_of) {
   double sum = 0.0;

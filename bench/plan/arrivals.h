@@ -10,7 +10,7 @@
 
 namespace tandem::plan {
 
-// Random numbers that are the same everywhere, of a seed.
+// Random numbers. The same seed gives the same numbers on every machine.
 class PlanRandom {
  public:
   explicit PlanRandom(uint64_t seed) : state_(Mix64(seed)) {}
@@ -34,15 +34,16 @@ struct PlannedRequest {
   uint32_t output_tokens = 0;
 };
 
-// The requests of a traffic, in order of their arrival. A function of the traffic alone.
+// Makes the requests of a traffic, in order of arrival. The same traffic gives the same requests.
 class Arrivals {
  public:
-  // `load`: on rates, by which factor; recorded days are played as much faster. `traffic` outlives this.
+  // `load`: multiplies the rates, or plays a recorded day so many times faster. `traffic` outlives this.
   Arrivals(const Traffic& traffic, double load);
 
-  // Of an open loop: the next one, until there are no more.
+  // For an open loop: the next request; nullopt after the last one.
   std::optional<PlannedRequest> Next();
-  // Of a closed loop: one that comes now; what was recorded is asked for in its order, until it is used up.
+  // For a closed loop: a request that comes now. With a recorded day, its requests in order; nullopt when
+  // they are used up.
   std::optional<PlannedRequest> At(double seconds);
 
  private:
@@ -59,8 +60,8 @@ class Arrivals {
   PlanRandom contents_;
 };
 
-// Its prompt: the kind's token, what the tenant's prompts of the kind have in common, and tokens of its own,
-// of which those of the kind come more often.
+// The request's prompt: the token of its kind, the beginning that the tenant's prompts of that kind share,
+// then random tokens. Tokens that belong to the kind are more frequent among these.
 TokenIds PromptOf(const Traffic& traffic, const PlannedRequest& request);
 
 }  // namespace tandem::plan

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Holds tandem-plan against this machine: measures twelve configurations with real processes, predicts each, and prints both.
+"""Compares tandem-plan with this machine: measures twelve configurations with real processes, predicts each, and prints both.
 
-Targets and drafters are paced, so that two cores are enough and their other work matters little: what is put to the test
-is what the simulation makes of scheduling, drafting, choosing and waiting, not how long a pass takes. Two probes
-of plain decoding tell what stands between passes. Needs nothing but the standard library.
+The steps of targets and drafters have a pace, so that two cores are enough and other work matters little. So this tests
+how well the simulation predicts scheduling, drafting, choices and waits, and not how long a step takes. Two probes of
+plain decoding give the time between steps. Needs only the standard library.
 """
 
 import argparse
@@ -40,13 +40,13 @@ CONFIGURATIONS = (
     Configuration(2, 4, "goodput", 4),
     Configuration(2, 4, "goodput", 16),
 )
-# Runs of their own, of plain decoding. Each tells one figure, which is fitted so that the prediction of the probe is what
-# was measured: the time between passes, and what each session adds to it.
+# Further runs, of plain decoding. Each gives one figure: the time between steps, and what a session adds to it. The figure
+# is fitted so that the prediction of the probe equals its measurement.
 PROBES = (
     (Configuration(1, 0, "off", 1), "between_steps_ms"),
     (Configuration(1, 0, "off", 8), "between_steps_per_session_ms"),
 )
-MOST_MS = 8.0  # Of any of these.
+MOST_MS = 8.0  # The largest value of either figure.
 FIT_STEPS = 12
 PROBE_PROMPTS = 16
 
@@ -59,7 +59,7 @@ def describe(configuration):
 
 
 class Cluster:
-    """Verifiers of one model, drafters of one draft model, and a router before them, on all cores."""
+    """A router, verifiers of one model and drafters of one draft model, on all cores."""
 
     def __init__(self, args, folder, verifiers, drafters):
         self.token = secrets.token_hex(16)
@@ -131,7 +131,7 @@ class Cluster:
 
 
 def fit(args, probes, lengths):
-    """The figures that probes tell, one after the other, each by bisection: more of any makes everything slower."""
+    """Fits the figures of the probes one after the other, by bisection: a larger value makes everything slower."""
     fitted = {figure: 0.0 for _, figure in PROBES}
     for (configuration, figure), measured in zip(PROBES, probes):
         low, high = 0.0, MOST_MS
@@ -146,7 +146,7 @@ def fit(args, probes, lengths):
 
 
 def make_plan(args, folder, configuration, fitted, lengths):
-    """The plan of a configuration, as a file."""
+    """Writes the plan of a configuration to a file."""
     trace = folder / "requests.jsonl"
     lines = [json.dumps({"prompt_tokens": n, "output_tokens": args.max_tokens, "kind": "mixed"}) for n in lengths]
     trace.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -204,7 +204,7 @@ def measured_figures(summary):
 
 
 def record_guesses(args, folder, prompts):
-    """What the drafter guesses along the very outputs that are measured; the prompts' lengths."""
+    """The drafter's guesses along the measured outputs, and the lengths of the prompts."""
     report = folder / "guesses.json"
     command = [
         str(args.bin_dir / "tandem-bench"), "guesses", "--target", str(TARGET), "--drafter",
@@ -241,16 +241,16 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     add = parser.add_argument
     add("--bin-dir", type=pathlib.Path, default=REPOSITORY / "build/release/bin", help="the binaries")
-    add("--out", type=pathlib.Path, default=REPOSITORY / "build/calibration", help="for results and logs")
+    add("--out", type=pathlib.Path, default=REPOSITORY / "build/calibration", help="folder for results and logs")
     add("--target-ms", default="15+0.5", metavar="FIRST[+FURTHER]", help="pace of the target (default %(default)s)")
     add("--draft-ms", default="2+0.1", metavar="FIRST[+FURTHER]", help="pace of the drafter (default %(default)s)")
-    add("--hop-ms", type=float, default=0.2, help="of a message from process to process (default %(default)s)")
-    add("--num-prompts", type=int, default=24, help="requests of a configuration (default %(default)s)")
-    add("--max-tokens", type=int, default=32, help="tokens of an output (default %(default)s)")
-    add("--temperature", type=float, default=0.8, help="of all requests (default %(default)s)")
-    add("--prompts", type=pathlib.Path, default=PROMPTS, help="prompts, as of tandem-bench serve")
-    add("--only", type=int, nargs="*", help="numbers of configurations, from 1")
-    add("--predict-only", action="store_true", help="keep what was measured before, and predict it anew")
+    add("--hop-ms", type=float, default=0.2, help="time of a message from process to process (default %(default)s)")
+    add("--num-prompts", type=int, default=24, help="requests per configuration (default %(default)s)")
+    add("--max-tokens", type=int, default=32, help="tokens per output (default %(default)s)")
+    add("--temperature", type=float, default=0.8, help="temperature of all requests (default %(default)s)")
+    add("--prompts", type=pathlib.Path, default=PROMPTS, help="file of prompts, as for tandem-bench serve")
+    add("--only", type=int, nargs="*", help="run only these configurations, numbered from 1")
+    add("--predict-only", action="store_true", help="predict again, and keep earlier measurements")
     return parser.parse_args()
 
 

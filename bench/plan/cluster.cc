@@ -22,38 +22,40 @@
 namespace tandem::plan {
 namespace {
 
-// How often the owner is told of progress, in events.
+// The number of events between two reports of progress.
 constexpr uint64_t kEventsPerReport = 1 << 14;
-// When a client of a closed loop tries again.
+// After this time a refused client of a closed loop retries.
 constexpr double kRetrySeconds = 1.0;
-// Tokens of keys and values, of all machines together: each takes some 25 bytes here.
+// The most tokens of keys and values of all machines together. Each takes about 25 bytes of memory.
 constexpr uint64_t kMostHeldTokens = uint64_t{1} << 28;
 
 absl::Duration DelayOf(double ms) {
   return absl::Seconds(ms / 1000.0);
 }
 
-// A request from its sending to its end.
+// A request, from when the client sends it to its end.
 struct Call {
   PlannedRequest request;
   absl::Time sent;  // By the client.
   absl::Time at_router;
-  absl::Time started;                            // At the verifier; the infinite future until then.
+  absl::Time started;                            // At the verifier; before that, the infinite future.
   absl::Time last_token = absl::InfinitePast();  // As the client sees it.
   uint32_t tokens = 0;
   TokenIds prompt;
   router::Admission::Ticket ticket;
   PlanRouter::Choice choice;
-  std::vector<size_t> tried;  // Verifiers; the last one has it.
+  std::vector<size_t> tried;  // Verifiers that were tried; the last one has the request.
   absl::Status status;
   SessionSummary summary;
 };
 
+// The simulation of one slice: a router, verifiers and drafters, and the queue of events at the router. Runs
+// once, and then only its tally is read. Used by one thread.
 class Cluster final : private VerifierEvents {
  public:
   Cluster(const Plan& plan, const Layout& layout, const SimulateOptions& options, const Slice& slice,
           std::shared_ptr<const Tokenizer> tokenizer);
-  // `tell`: which share has been simulated.
+  // Calls `tell` with the share that has been simulated.
   absl::Status Run(const std::function<void(double)>& tell);
   const Tally& tally() const { return tally_; }
 
@@ -90,7 +92,7 @@ class Cluster final : private VerifierEvents {
   const Layout& layout_;
   const SimulateOptions& options_;
   const Slice slice_;
-  const double begin_;  // Of the slice's warm-up, in seconds.
+  const double begin_;  // When the slice's warm-up begins, in seconds.
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const DrafterPlaces places_;
   const absl::Duration to_client_;
@@ -104,7 +106,7 @@ class Cluster final : private VerifierEvents {
   std::priority_queue<Event> events_;
   uint64_t next_event_ = 0;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Call>> calls_;
-  std::vector<uint64_t> placed_;  // That were given a place just now.
+  std::vector<uint64_t> placed_;  // Calls that have just been given a place.
 };
 
 Cluster::Cluster(const Plan& plan, const Layout& layout, const SimulateOptions& options, const Slice& slice,
@@ -123,7 +125,7 @@ Cluster::Cluster(const Plan& plan, const Layout& layout, const SimulateOptions& 
       tally_(plan.traffic, slice) {
   const absl::Duration to_drafter = DelayOf(layout.drafter_ms);
   for (uint32_t i = 0; i < layout.verifiers.count; ++i) {
-    const auto send = [this, i, to_drafter](absl::Time departure, LinkId link, DraftRequest request) {
+    const auto send = [this, i, to_drafter](absl::Time departure, LinkId link, DraftRequest&& request) {
       drafters_[link - 1]->Receive(departure + to_drafter, i, std::move(request));
     };
     verifiers_.push_back(std::make_unique<VerifierMachine>(layout, places_, HashCombine(plan.traffic.seed, i),
@@ -137,7 +139,7 @@ Cluster::Cluster(const Plan& plan, const Layout& layout, const SimulateOptions& 
     for (uint32_t i = 0; i < group.count; ++i) {
       const LinkId link = drafters_.size() + 1;
       const auto reply = [this, link, to_drafter](absl::Time departure, LinkId verifier,
-                                                  DraftResponse response) {
+                                                  DraftResponse&& response) {
         verifiers_[verifier]->Receive(departure + to_drafter, link, std::move(response));
       };
       drafters_.push_back(std::make_unique<DrafterMachine>(group, acceptance, reply));
@@ -156,7 +158,7 @@ void Cluster::Begin(const PlannedRequest& request) {
   calls_.emplace(request.number, std::move(call));
 }
 
-// Of an open loop: the one after that which has just come. What came before the slice comes nowhere.
+// In an open loop, schedules the next request. Skips requests from before the slice.
 void Cluster::SendNext() {
   if (plan_.traffic.concurrency > 0) return;
   std::optional<PlannedRequest> next = arrivals_.Next();
@@ -223,7 +225,7 @@ void Cluster::Attempt(uint64_t number) {
   call.tried.push_back(*verifier);
   SessionRequest request{.prompt = call.prompt,
                          .max_tokens = call.request.output_tokens,
-                         // What temperature does to acceptance is in what was recorded.
+                         // The recorded acceptance contains the effect of the temperature.
                          .sampling = {.temperature = 0.0f, .seed = number},
                          .output = std::make_unique<OutputAssembler>(
                              tokenizer_, StopRules{.max_tokens = call.request.output_tokens}),
@@ -245,10 +247,10 @@ void Cluster::End(uint64_t number, absl::Status status) {
                                  .tokens = call->tokens,
                                  .status = std::move(status),
                                  .summary = &call->summary});
-  // Its place goes to another one here.
+  // Here its place goes to a waiting request.
   call->ticket = router::Admission::Ticket();
   if (plan_.traffic.concurrency == 0) return;
-  // Whoever was refused tries again after a while, as it was told to.
+  // A refused client retries after a while, as the refusal tells it to.
   const double now = absl::ToDoubleSeconds(ended - absl::UnixEpoch()) + (refused ? kRetrySeconds : 0.0);
   if (now >= plan_.traffic.seconds) return;
   if (const std::optional<PlannedRequest> next = arrivals_.At(now); next.has_value()) Begin(*next);
@@ -348,7 +350,7 @@ absl::Status Cluster::Run(const std::function<void(double)>& tell) {
   return CheckEnd();
 }
 
-// The measured time in equal parts.
+// Cuts the measured time into equal parts.
 std::vector<Slice> SlicesOf(const Traffic& traffic, uint32_t count) {
   std::vector<Slice> slices;
   const double length = (traffic.seconds - traffic.warm_up_seconds) / count;

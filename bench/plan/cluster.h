@@ -10,29 +10,29 @@
 namespace tandem::plan {
 
 struct SimulateOptions {
-  // On the traffic's rate, on its requests at a time, or on how fast a recorded day is played.
+  // Multiplies the traffic's rate or its requests in flight, or plays a recorded day so many times faster.
   double load = 1.0;
-  // Parts of the measured time that are simulated at the same time, by a thread each, every one of them with
-  // a warm-up of its own before it. Where requests come by a rate or a recorded day; elsewhere 1.
+  // The number of parts of the measured time. Each has a thread and a warm-up of its own. A closed loop is
+  // one part.
   uint32_t slices = 1;
-  // Told now and then which share of the simulated time has passed, by any thread, one
-  // at a time; may be empty.
+  // Called now and then with the share of the simulated time that has passed. Any thread calls it, one at a
+  // time. May be empty.
   std::function<void(double)> on_progress;
-  // Ends the simulation early, with Cancelled, once it is true; may be null.
+  // Once it is true, the simulation ends early with Cancelled. May be null.
   const std::atomic<bool>* stop = nullptr;
 };
 
-// Serves the plan's traffic with a layout, in simulated time: router, verifiers and drafters make their own
-// decisions, by the objects that the servers have, and passes, messages and texts are as the plan says. The
-// same plan, layout and load always come to the same result. InvalidArgument for a layout that could not
-// serve the traffic; Internal when the parts contradict one another.
+// Serves the plan's traffic with a layout, in simulated time. The decisions of router, verifiers and drafters
+// are made by the servers' own classes. The plan gives the times of steps and messages, and the texts. The
+// same plan, layout and load always give the same result. InvalidArgument: the layout cannot serve the
+// traffic. Internal: the parts contradict one another.
 //
 //   clients --> PlanRouter --> VerifierMachine (Scheduler) <== links ==> DrafterMachine (DraftCore)
 //
-// Thread-safe: simulations share nothing that changes.
+// Thread-safe, because simulations share no mutable state.
 absl::StatusOr<Result> Simulate(const Plan& plan, const Layout& layout, const SimulateOptions& options = {});
 
-// Whether the layout could serve the traffic at all: InvalidArgument says what is missing.
+// Whether the layout can serve the traffic at all. InvalidArgument says what is missing.
 absl::Status CheckLayout(const Plan& plan, const Layout& layout);
 
 }  // namespace tandem::plan

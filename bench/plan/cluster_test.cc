@@ -28,8 +28,8 @@ Result MustSimulate(const Plan& plan, double load = 1.0) {
   return result.ok() ? *result : Result();
 }
 
-// One request at a time, whose service is one pass: a queue with Poisson arrivals and a service time that is
-// always the same, for which Pollaczek and Khinchine's formula gives the waiting.
+// One request at a time, of one step each: a queue with Poisson arrivals and a constant service time. The
+// formula of Pollaczek and Khinchine gives the waiting time.
 TEST(ClusterTest, WaitsAsOneServerWithConstantServiceDoes) {
   Plan plan = OneVerifierPlan();
   plan.traffic.seconds = 900.0;
@@ -49,7 +49,7 @@ TEST(ClusterTest, WaitsAsOneServerWithConstantServiceDoes) {
   }
 }
 
-// Alone, a request takes a pass for each token of its output, the first of which ends its prompt.
+// A request that is alone takes one step per output token. The first of these steps also ends its prompt.
 TEST(ClusterTest, ALoneRequestTakesItsPassesAndItsWay) {
   Plan plan = OneVerifierPlan();
   plan.traffic.rates.clear();
@@ -64,7 +64,7 @@ TEST(ClusterTest, ALoneRequestTakesItsPassesAndItsWay) {
   plan.layout.router_ms = 1.0;
   plan.layout.verifier_ms = 0.5;
   const Result result = MustSimulate(plan);
-  // There and back, one pass, and 19 more with what is between them.
+  // The way there and back, one step, and 19 more steps with the time between them.
   EXPECT_THAT(result.first_token.mean_ms, DoubleNear(2 * 3.0 + 1.0 + 2 * 0.5 + 10.0, 1e-6));
   EXPECT_THAT(result.latency.mean_ms, DoubleNear(18.0 + 19 * 12.0, 1e-6));
   EXPECT_THAT(result.token_gap.mean_ms, DoubleNear(12.0, 1e-6));
@@ -106,7 +106,7 @@ TEST(ClusterTest, TheSameSeedComesToTheSameResult) {
   EXPECT_NE(MustSimulate(plan).ToJson().dump(), once);
 }
 
-// Slices begin empty and warm up, and come to what one simulation comes to, but for chance.
+// Slices begin empty and warm up. Apart from chance, their figures are those of one simulation.
 TEST(ClusterTest, SlicesAddUpToTheWhole) {
   Plan plan = DraftedPlan();
   plan.traffic.seconds = 55.0;
@@ -127,7 +127,7 @@ TEST(ClusterTest, SlicesAddUpToTheWhole) {
   }
 }
 
-// Drafters, calibrations and the choice of drafters begin anew in each slice, and learn in its warm-up.
+// In each slice, drafters, calibrations and the choice of drafters start fresh. They learn in the warm-up.
 TEST(ClusterTest, SlicesWithDraftsAgreeWithTheWhole) {
   Plan plan = TwoDrafterPlan();
   plan.traffic.seconds = 130.0;
@@ -148,14 +148,14 @@ TEST(ClusterTest, SlicesWithDraftsAgreeWithTheWhole) {
   for (const auto& [drafter, share] : whole.drafter_utilisation) {
     agree(sliced->drafter_utilisation.at(drafter), share, 0.1, drafter.c_str());
   }
-  // The same slices come to the same figures.
+  // The same slices give the same figures.
   const absl::StatusOr<Result> again = Simulate(plan, plan.layout, {.slices = 2});
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->ToJson(), sliced->ToJson());
 }
 
-// A chain of a fixed window, with a first guess that is right with probability A wherever it is made: (1 -
-// A^(g+1)) / (1 - A) tokens a round (On-the-fly adaptation, appendix B.1).
+// A chain with a fixed window, whose first guess is right with probability A at every position, makes (1 -
+// A^(g+1)) / (1 - A) tokens per round (On-the-fly adaptation, appendix B.1).
 TEST(ClusterTest, RoundsMakeAsManyTokensAsAcceptanceSays) {
   for (const uint32_t window : {1u, 3u}) {
     Plan plan = DraftedPlan();
@@ -190,7 +190,7 @@ TEST(ClusterTest, DraftsThatAreSeldomRightAreNotBoughtAtAnyPrice) {
   EXPECT_THAT(misled, AllOf(Gt(0.95 * plain), Lt(1.15 * plain)));
 }
 
-// Drafters of two specialists: the router's own choice learns which of them knows which kind of text.
+// Two specialised drafters: the router learns which of them is good at which kind of text.
 TEST(ClusterTest, TheChoiceFindsWhoKnowsTheText) {
   Plan plan = TwoDrafterPlan();
   plan.traffic.seconds = 80.0;
@@ -206,7 +206,7 @@ TEST(ClusterTest, TheChoiceFindsWhoKnowsTheText) {
   EXPECT_THAT(chosen.requests_by_drafter.at("coder"), Gt(40u));
 }
 
-// A verifier whose passes take 10 ms whatever their rows makes a token for each of 8 requests in a pass.
+// A verifier whose steps always take 10 ms makes one token per step for each of 8 requests.
 TEST(ClusterTest, MoreThanPassesBearIsSaid) {
   Plan plan = OneVerifierPlan();
   plan.traffic.seconds = 120.0;
@@ -282,7 +282,7 @@ TEST(ClusterTest, SaysWhatALayoutLacks) {
               HasSubstr("pinned to drafter \"large\""));
 }
 
-// Keys and values for a part of what runs: sessions are preempted, and all end well all the same.
+// Too little memory for all running requests: sessions are preempted, and still complete.
 TEST(ClusterTest, PreemptionLosesNothing) {
   Plan plan = DraftedPlan();
   plan.traffic.seconds = 8.0;

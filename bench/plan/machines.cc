@@ -9,7 +9,7 @@
 namespace tandem::plan {
 namespace {
 
-// Times in a row that a machine may be due at one moment without computing anything.
+// How many times in a row a machine may be due at the same moment without computing anything.
 constexpr uint32_t kMostVainSteps = 1000;
 
 absl::Duration Milliseconds(double ms) {
@@ -82,27 +82,26 @@ VerifierMachine::VerifierMachine(const Layout& layout, const DrafterPlaces& plac
 }
 
 void VerifierMachine::Submit(absl::Time arrival, SessionId session, SessionRequest request) {
-  Message message{.arrival = arrival, .session = session};
-  message.request = std::make_unique<SessionRequest>(std::move(request));
-  inbox_.Push(arrival, std::move(message));
+  inbox_.Push(arrival, {.session = session, .request = std::make_unique<SessionRequest>(std::move(request))});
   if (!in_flight_) due_ = std::min(due_, std::max(arrival, free_at_));
 }
 
-void VerifierMachine::Receive(absl::Time arrival, LinkId link, DraftResponse response) {
-  inbox_.Push(arrival, {.arrival = arrival, .link = link, .response = std::move(response)});
+void VerifierMachine::Receive(absl::Time arrival, LinkId link, DraftResponse&& response) {
+  inbox_.Push(arrival, {.link = link, .response = std::move(response)});
   if (!in_flight_) due_ = std::min(due_, std::max(arrival, free_at_));
 }
 
 void VerifierMachine::TakeMessages(absl::Time until) {
   while (inbox_.next() <= until) {
-    Message message = inbox_.Pop();
+    const absl::Time arrival = inbox_.next();
+    Message& message = inbox_.Pop();
     if (message.request == nullptr) {
-      pools_.OnResponse(message.link, message.response, message.arrival);
-      message.response.received = message.arrival;
+      pools_.OnResponse(message.link, message.response, arrival);
+      message.response.received = arrival;
       scheduler_->OnDraftResponse(message.link, message.response);
       continue;
     }
-    pools_.Place(message.session, message.request.get(), message.arrival);
+    pools_.Place(message.session, message.request.get(), arrival);
     const absl::Status taken = scheduler_->Submit(message.session, std::move(*message.request));
     if (taken.ok()) continue;
     pools_.OnFinished(message.session);
@@ -110,13 +109,13 @@ void VerifierMachine::TakeMessages(absl::Time until) {
   }
 }
 
-// As the verifier's engine loop does it.
+// As in the verifier's engine loop.
 void VerifierMachine::MoveSessions() {
   if (clock_.Now() < pools_.NextPlan()) return;
   const DrafterPools::Plan plan =
       pools_.MakePlan(clock_.Now(), [this](SessionId session) { return scheduler_->IsDrafting(session); });
   for (const DrafterPools::Move& move : plan.moves) {
-    // One that has just ended its swap, or is about to finish, stays.
+    // An error means that the session is about to finish, or has just ended a swap. It stays where it is.
     scheduler_->SwapDrafter(move.session, "", move.to).IgnoreError();
   }
   for (const LinkId link : plan.queries) {
@@ -127,7 +126,7 @@ void VerifierMachine::MoveSessions() {
 void VerifierMachine::Step() {
   const absl::Time now = due_;
   if (in_flight_) {
-    scheduler_->Await();  // Moves the clock to the pass's end, which is now.
+    scheduler_->Await();  // Moves the clock to the end of the step, which is now.
     TakeMessages(now);
     step_sessions_ = 0;
     scheduler_->Conclude();
@@ -209,7 +208,7 @@ DrafterMachine::DrafterMachine(const DrafterGroup& group, std::vector<const Acce
             {DraftModelOf(group, &engine_, &pool_)}, &clock_),
       free_at_(clock_.Now()) {}
 
-void DrafterMachine::Receive(absl::Time arrival, LinkId verifier, DraftRequest request) {
+void DrafterMachine::Receive(absl::Time arrival, LinkId verifier, DraftRequest&& request) {
   inbox_.Push(arrival, {.verifier = verifier, .request = std::move(request)});
   due_ = std::min(due_, std::max(arrival, free_at_));
 }
@@ -218,13 +217,12 @@ void DrafterMachine::Step() {
   const absl::Time now = due_;
   clock_.MoveTo(now);
   while (inbox_.next() <= now) {
-    const Message message = inbox_.Pop();
+    const Message& message = inbox_.Pop();
     core_.OnRequest(message.verifier, message.request);
   }
   if (core_.HasWork()) core_.Step();  // Moves the clock.
-  for (auto& [verifier, response] : core_.TakeResponses()) {
-    reply_(clock_.Now(), verifier, std::move(response));
-  }
+  responses_ = core_.TakeResponses(std::move(responses_));
+  for (auto& [verifier, response] : responses_) reply_(clock_.Now(), verifier, std::move(response));
   free_at_ = clock_.Now() > now ? clock_.Now() + between_steps_ : now;
   due_ = core_.HasWork() ? free_at_ : std::max(inbox_.next(), free_at_);
 }

@@ -1,9 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,41 +21,46 @@
 
 namespace tandem::plan {
 
-// Of all machines of a plan; they are told the same.
+// The vocabulary fingerprint of all machines.
 inline constexpr uint64_t kPlanFingerprint = 1;
 
-// What is on its way to a machine, in the order of its arrival, and of its sending at one moment.
+// The messages on their way to one machine, in order of arrival. Messages that arrive at the same moment keep
+// the order in which they were sent.
+//
+// A vector whose front is already taken. Messages are so large that a deque would allocate memory for each.
 template <class Message>
 class Inbox {
  public:
-  void Push(absl::Time arrival, Message message) {
-    // Nearly everything arrives in the order in which it is sent.
-    auto at = messages_.end();
-    while (at != messages_.begin() && std::prev(at)->first > arrival) --at;
-    messages_.emplace(at, arrival, std::move(message));
+  void Push(absl::Time arrival, Message&& message) {
+    if (2 * num_taken_ > messages_.size()) {
+      messages_.erase(messages_.begin(), messages_.begin() + static_cast<ptrdiff_t>(num_taken_));
+      num_taken_ = 0;
+    }
+    // Most messages arrive in the order in which they are sent.
+    size_t at = messages_.size();
+    while (at > num_taken_ && messages_[at - 1].first > arrival) --at;
+    messages_.emplace(messages_.begin() + static_cast<ptrdiff_t>(at), arrival, std::move(message));
   }
-  bool empty() const { return messages_.empty(); }
-  absl::Time next() const { return messages_.empty() ? absl::InfiniteFuture() : messages_.front().first; }
-  Message Pop() {
-    Message message = std::move(messages_.front().second);
-    messages_.pop_front();
-    return message;
-  }
+  bool empty() const { return num_taken_ == messages_.size(); }
+  absl::Time next() const { return empty() ? absl::InfiniteFuture() : messages_[num_taken_].first; }
+  // Takes the next message. The reference is valid until the next Push.
+  Message& Pop() { return messages_[num_taken_++].second; }
 
  private:
-  std::deque<std::pair<absl::Time, Message>> messages_;
+  std::vector<std::pair<absl::Time, Message>> messages_;
+  size_t num_taken_ = 0;
 };
 
-// A tokenizer of the plan's vocabulary, whose texts nobody reads.
+// A tokenizer for the plan's vocabulary. Nothing reads the texts that it makes.
 absl::StatusOr<std::shared_ptr<const Tokenizer>> MakePlanTokenizer();
 
-// Where drafters stand in a layout: each machine has a link, and groups of several are pools.
+// The links of a layout's drafters: one for each machine. A group of several machines is a pool.
 struct DrafterPlaces {
   struct Group {
     std::string name;
     LinkId first_link = 0;
     uint32_t count = 0;
-    PoolId pool = 0;  // 0: a single machine.
+    PoolId pool = 0;  // 0 for a single machine.
   };
   std::vector<Group> groups;
 
@@ -64,7 +68,7 @@ struct DrafterPlaces {
   DrafterBinding BindingOf(size_t group) const;
 };
 
-// What a verifier tells of its sessions, at its clock's time.
+// Receives the events of a verifier's sessions, with the time of the verifier's clock.
 class VerifierEvents {
  public:
   virtual ~VerifierEvents() = default;
@@ -72,26 +76,27 @@ class VerifierEvents {
   virtual void OnTokens(SessionId session, uint32_t tokens, absl::Time now) = 0;
   virtual void OnFinished(SessionId session, const absl::Status& status, const SessionSummary& summary,
                           absl::Time now) = 0;
-  // It would not take the session.
+  // The verifier refused the session.
   virtual void OnRefused(SessionId session, const absl::Status& reason, absl::Time now) = 0;
 };
 
-// A verifier: the real Scheduler, and the real DrafterPools, on a PlanTarget.
+// A simulated verifier: the server's Scheduler and DrafterPools on a PlanTarget.
 //
-//   inbox -> [ Step at due(): what arrived -> Conclude -> Forward ]* -> events, messages to drafters
+//   inbox -> [ Step at due(): arrived messages -> Conclude -> Forward ]* -> events, messages to drafters
 //
-// As in the verifier's engine loop, what arrives during a pass is taken before its conclusion.
+// As in the verifier's engine loop, messages that arrive during a step are handled before the step is
+// concluded. Used by one thread. Does not own the receiver of its events.
 class VerifierMachine final : private SchedulerListener {
  public:
-  using Send = std::function<void(absl::Time departure, LinkId link, DraftRequest request)>;
+  using Send = std::function<void(absl::Time departure, LinkId link, DraftRequest&& request)>;
 
   VerifierMachine(const Layout& layout, const DrafterPlaces& places, uint64_t seed, Send send,
                   VerifierEvents* events);
 
   void Submit(absl::Time arrival, SessionId session, SessionRequest request);
-  void Receive(absl::Time arrival, LinkId link, DraftResponse response);
+  void Receive(absl::Time arrival, LinkId link, DraftResponse&& response);
 
-  // When Step is to be called next, if nothing comes before.
+  // When to call Step next, if no message comes before.
   absl::Time due() const { return due_; }
   void Step();
 
@@ -100,18 +105,18 @@ class VerifierMachine final : private SchedulerListener {
   uint64_t num_rows() const { return engine_.num_rows(); }
   uint32_t num_waiting() const { return scheduler_->num_waiting(); }
   uint64_t preemptions() const { return preemptions_; }
-  // Not OK once something went wrong that cannot: a drafter that breaks the protocol, an engine that fails.
+  // Not OK after an error that must not happen: a drafter broke the protocol, or the engine failed.
   const absl::Status& failure() const { return failure_; }
-  // Once every request has ended: whether nothing is left of any.
+  // After the last request has ended: Internal if something is left of a request.
   absl::Status CheckEmpty() const;
 
  private:
+  // A new request, or what a drafter says.
   struct Message {
-    absl::Time arrival;
-    SessionId session = 0;                    // Of a request,
-    std::unique_ptr<SessionRequest> request;  // which is this;
-    LinkId link = 0;                          // else a drafter's,
-    DraftResponse response;                   // who says this.
+    SessionId session = 0;
+    std::unique_ptr<SessionRequest> request;  // Null: a drafter's message.
+    LinkId link = 0;
+    DraftResponse response;
   };
 
   void TakeMessages(absl::Time until);
@@ -141,20 +146,20 @@ class VerifierMachine final : private SchedulerListener {
   uint32_t step_sessions_ = 0;
   uint32_t num_vain_steps_ = 0;
   uint64_t preemptions_ = 0;
-  absl::Time free_at_;  // When the next pass may begin.
+  absl::Time free_at_;  // When the next step may begin.
   absl::Time due_ = absl::InfiniteFuture();
   absl::Status failure_;
 };
 
-// A drafter: the real DraftCore on a PlanDraft.
+// A simulated drafter: the server's DraftCore on a PlanDraft. Used by one thread.
 class DrafterMachine final {
  public:
-  using Reply = std::function<void(absl::Time departure, LinkId verifier, DraftResponse response)>;
+  using Reply = std::function<void(absl::Time departure, LinkId verifier, DraftResponse&& response)>;
 
-  // `acceptance`: by kind.
+  // `acceptance`: of each kind; they outlive this.
   DrafterMachine(const DrafterGroup& group, std::vector<const Acceptance*> acceptance, Reply reply);
 
-  void Receive(absl::Time arrival, LinkId verifier, DraftRequest request);
+  void Receive(absl::Time arrival, LinkId verifier, DraftRequest&& request);
   absl::Time due() const { return due_; }
   void Step();
 
@@ -174,6 +179,7 @@ class DrafterMachine final {
   PlanDraft engine_;
   BlockPool pool_;
   DraftCore core_;
+  DraftCore::Responses responses_;  // Of the last step, which have been sent.
   Inbox<Message> inbox_;
   absl::Time free_at_;
   absl::Time due_ = absl::InfiniteFuture();

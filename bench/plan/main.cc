@@ -1,4 +1,4 @@
-// tandem-plan: how a cluster would serve a traffic, and which layout is the cheapest that is good enough
+// tandem-plan: simulates how a cluster serves a traffic, and finds the cheapest layout that meets a target
 // (docs/operate/planning.md). Opens no connection and needs no model.
 
 #include <unistd.h>
@@ -33,7 +33,7 @@ struct Flags {
   bool quiet = false;
 };
 
-// A bar on a terminal; elsewhere a line for every tenth.
+// Shows progress: a bar on a terminal, otherwise a line for each 10 %.
 class ProgressBar {
  public:
   void Show(double done) {
@@ -49,7 +49,7 @@ class ProgressBar {
     std::fprintf(stderr, "\r[%s%s] %3d %%%s", std::string(filled, '#').c_str(),
                  std::string(kBarWidth - filled, ' ').c_str(), steps, steps == 100 ? "\n" : "");
   }
-  // What comes next stands on a line of its own.
+  // Ends the bar's line.
   void Close() {
     if (terminal_ && shown_ >= 0 && shown_ < 100) std::fprintf(stderr, "\n");
     shown_ = 100;
@@ -60,7 +60,7 @@ class ProgressBar {
   int shown_ = -1;
 };
 
-// Tried out before the work, which may take long.
+// Checked before the simulation, which may take long.
 bool CanWrite(const std::string& file) {
   if (file.empty()) return true;
   std::error_code ignored;

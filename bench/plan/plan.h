@@ -11,11 +11,12 @@
 #include "bench/plan/step_times.h"
 #include "common/speculation/policies/window_policy.h"
 
-// What a plan is made of: who asks for what (Traffic), with what it is served (Layout), what is wanted
-// (Target), and what is tried out (Sweep). Read from a plan file by plan_file.h, simulated by cluster.h.
+// The parts of a plan: the requests (Traffic), the servers (Layout), the wanted latencies (Target), and the
+// values to try out (Sweep). plan_file.h reads a plan from a file, cluster.h simulates it.
 namespace tandem::plan {
 
-// How many tokens a prompt or an output has: logarithmically normal, or always the same without a deviation.
+// How many tokens a prompt or an output has: log-normally distributed, or always the mean if the deviation is
+// 0.
 struct Lengths {
   double mean = 128.0;
   double deviation = 0.0;
@@ -34,49 +35,50 @@ struct TenantTraffic {
   std::vector<KindShare> kinds;
   Lengths prompt;
   Lengths output{.mean = 96.0};
-  uint32_t shared_prompt = 0;  // Tokens that all prompts of the tenant and kind begin with.
-  // As the router's configuration has them.
+  uint32_t shared_prompt = 0;  // Tokens at the beginning that all prompts of the tenant and kind share.
+  // As in the router's configuration.
   uint32_t weight = 1;
   uint32_t max_concurrent_requests = 0;
   uint32_t max_queued_requests = 64;
   uint32_t tokens_per_minute = 0;
 };
 
-// A request of a recorded day.
+// One request of a recorded day.
 struct RecordedRequest {
   double at_seconds = 0.0;
-  uint32_t tenant = 0;  // Indices into Traffic's.
+  uint32_t tenant = 0;  // Index into Traffic::tenants; the next one into Traffic::kinds.
   uint32_t kind = 0;
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
 };
 
-// From `at_seconds` on, requests come at this rate.
+// The rate of requests per second from `at_seconds` on.
 struct RatePiece {
   double at_seconds = 0.0;
   double rate = 0.0;
 };
 
 struct Traffic {
-  double seconds = 600.0;         // How long requests come, warm-up included.
-  double warm_up_seconds = 30.0;  // What comes before is served, and not counted.
+  double seconds = 600.0;         // How long requests arrive, including the warm-up.
+  double warm_up_seconds = 30.0;  // Requests of the warm-up are served, but not counted.
   uint64_t seed = 1;
-  // Exactly one of these: a Poisson process of changing rate, so many requests at a time, or what was
-  // recorded.
+  // A Poisson process with these rates; or a closed loop with so many requests in flight; or a recorded day.
+  // A closed loop may take its requests from a recorded day.
   std::vector<RatePiece> rates;
   uint32_t concurrency = 0;
   std::vector<RecordedRequest> recorded;
 
   std::vector<TenantTraffic> tenants;
-  std::vector<std::string> kinds;  // All that tenants name.
+  std::vector<std::string> kinds;  // All kinds that tenants name.
 };
 
-// Machines that hold the target. All are alike.
+// The verifiers. All are alike.
 struct VerifierGroup {
   uint32_t count = 1;
   double price_per_hour = 0.0;
   StepTimes step;
-  // Beside the passes: from the end of one to the beginning of the next, and for each session in it.
+  // The time from the end of a step to the beginning of the next: a constant, and an addition for each
+  // session of the step.
   double between_steps_ms = 0.0;
   double between_steps_per_session_ms = 0.0;
   uint32_t max_running = 64;
@@ -87,7 +89,7 @@ struct VerifierGroup {
   bool prefix_cache = true;
 };
 
-// Machines that run one draft model. Several stand behind one name, as a pool.
+// Drafters that run the same draft model. Several of them are a pool.
 struct DrafterGroup {
   std::string name;
   uint32_t count = 1;
@@ -108,21 +110,21 @@ struct Layout {
 
   DrafterChoice choice = DrafterChoice::kAuto;
   std::string pinned;           // With kPinned.
-  double feedback_share = 0.1;  // Of the requests that all drafters are asked about afterwards.
+  double feedback_share = 0.1;  // Share of the finished requests that all drafters score.
   uint32_t max_concurrent_requests = 1024;
 
   std::string window_policy = "goodput";
   WindowLimits window;
 
-  double client_ms = 0.0;    // One way between a client and the router,
-  double router_ms = 0.0;    // in the router, for each request,
-  double verifier_ms = 0.0;  // one way between router and verifier,
-  double drafter_ms = 0.1;   // and between verifier and drafter.
+  double client_ms = 0.0;    // One way, between client and router.
+  double router_ms = 0.0;    // In the router, for each request.
+  double verifier_ms = 0.0;  // One way, between router and verifier.
+  double drafter_ms = 0.1;   // One way, between verifier and drafter.
 
   double PricePerHour() const;
 };
 
-// What a layout has to reach to be good enough; what is absent does not matter.
+// The limits that a layout must keep. A limit that is absent does not apply.
 struct Target {
   std::optional<double> first_token_p95_ms;
   std::optional<double> token_gap_p95_ms;
@@ -130,19 +132,19 @@ struct Target {
   double most_refused_share = 0.001;
 };
 
-// Each value of each list with each of the others'. An empty list leaves what the layout has.
+// The values to try out: every combination of one value of each list. An empty list keeps the layout's value.
 struct Sweep {
   std::vector<uint32_t> verifiers;
   std::vector<std::pair<std::string, std::vector<uint32_t>>> drafters;  // Counts, by name; 0 is none.
   std::vector<std::string> policies;
-  std::vector<double> load;  // Factors on the traffic's rate, or on its requests at a time.
+  std::vector<double> load;  // Factors on the traffic's rate, or on its requests in flight.
 
   bool empty() const { return verifiers.empty() && drafters.empty() && policies.empty() && load.empty(); }
 };
 
 struct Plan {
   std::string title;
-  // Said of every figure, where inputs were not measured on the machines that are planned for.
+  // Printed with the figures; for example, which inputs were not measured on the planned machines.
   std::vector<std::string> notes;
   Traffic traffic;
   Layout layout;

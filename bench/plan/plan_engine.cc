@@ -11,11 +11,11 @@
 namespace tandem::plan {
 namespace {
 
-// Guesses of a token that has no chance.
+// The probability of a guess that has no chance.
 constexpr float kLeastProbability = 1e-6f;
 
-// Wrong guesses lie apart from the right one, and from one another: 5 has no factor in common with the size
-// of the vocabulary, and `first_wrong` is in [1, 16].
+// The token of a wrong guess. It differs from the right token and from other wrong guesses: 5 and the size of
+// the vocabulary have no common factor, and `first_wrong` is in [1, 16].
 TokenId WrongToken(TokenId right, TokenId first_wrong, size_t index) {
   return (right + first_wrong + 5 * static_cast<TokenId>(index)) % PlanEngine::kVocabSize;
 }
@@ -45,6 +45,10 @@ TokenId PlanEngine::TokenAfter(const Slot& slot) {
 }
 
 absl::Status PlanEngine::Compute(absl::Span<const StepRow> rows) {
+  // Slots are spread over memory: the processor fetches those of all rows at once.
+  for (const StepRow& row : rows) {
+    if (row.context.length() > 1) __builtin_prefetch(&slots_[SlotOf(row.context, row.context.length() - 2)]);
+  }
   for (const StepRow& row : rows) {
     const uint32_t position = row.context.length() - 1;
     Slot& slot = slots_[SlotOf(row.context, position)];
@@ -117,8 +121,8 @@ absl::Status PlanDraft::Answer(const StepRow& row, const Slot& slot) {
   for (; guesses < kMostGuesses && record.probabilities[guesses] > 0.0f; ++guesses) {
     sum += static_cast<double>(record.probabilities[guesses]);
   }
-  // What is left goes to tokens that are guessed later still, and no more of them than that takes: most
-  // tokens have no chance.
+  // The rest of the probability goes to further guesses, each at most as likely as the last one above. As few
+  // tokens as possible get it: most tokens have no chance.
   const double rest = std::max(1.0 - sum, 0.0);
   const double least = guesses == 0 ? 1.0 : static_cast<double>(record.probabilities[guesses - 1]);
   const bool none_right = record.right == GuessRecord::kNone;
@@ -134,7 +138,7 @@ absl::Status PlanDraft::Answer(const StepRow& row, const Slot& slot) {
   }
   const float logit = std::log(std::max(static_cast<float>(rest / others), kLeastProbability));
   for (size_t i = 0, given = 0; given < static_cast<size_t>(others); ++i) {
-    // What no guess was right about is not guessed.
+    // If no guess is right, the right token stays without a chance.
     const bool free = row.logits[i] == -std::numeric_limits<float>::infinity();
     if (!free || static_cast<TokenId>(i) == right) continue;
     row.logits[i] = logit;

@@ -13,7 +13,7 @@
 
 namespace tandem::plan {
 
-// Simulated time of one machine. Moved by what drives the machine, and by its engine.
+// The simulated time of one machine. The machine and its engine move it.
 class PlanClock final : public Clock {
  public:
   absl::Time Now() const override { return now_; }
@@ -23,15 +23,15 @@ class PlanClock final : public Clock {
   absl::Time now_ = absl::UnixEpoch();
 };
 
-// Engines that compute no model: a text is drawn as it is written, and every machine draws the same one.
+// An engine without a model. A text is a chain of hashes, and every machine computes the same one.
 //
-// A slot holds a hash of all tokens up to its own, so that a row needs to look at one slot and not at its
-// whole context. The target's token after a context is a function of that hash. A drafter's guesses are what
-// was recorded of it: the right guess is that token, the wrong ones are others. Which stretch of the recorded
-// outputs is followed is drawn anew every kStretch positions.
+// A slot holds the hash of all tokens up to its own, so a row reads one slot and not its whole context. The
+// target's token after a context is a function of that hash. A drafter's guesses come from its acceptance:
+// the right guess is the target's token, and the wrong ones are other tokens. Every kStretch positions, the
+// text moves to another random place of the recording.
 //
-// The first token of a prompt says of which kind the text is. Steps take simulated time, by their rows and
-// contexts. Thread rule: that of Engine.
+// The first token of a prompt is the kind of the text. The rows of a step and their contexts give the
+// simulated time that it takes. Thread rule: that of Engine.
 class PlanEngine : public Engine {
  public:
   static constexpr int32_t kVocabSize = 64;
@@ -62,14 +62,14 @@ class PlanEngine : public Engine {
  protected:
   struct Slot {
     uint64_t hash = 0;
-    uint32_t anchor = 0;  // From where the recorded outputs are followed.
+    uint32_t anchor = 0;  // The place of the text's current stretch in the recording.
     uint32_t kind = 0;
   };
   // `clock` outlives the engine.
   PlanEngine(const Options& options, PlanClock* clock);
-  // What the target says after a context.
+  // The target's token after the slot's context.
   static TokenId TokenAfter(const Slot& slot);
-  // What the row asks for, beside its slot.
+  // Writes the choice or the logits that the row asks for. `slot` is the row's own.
   virtual absl::Status Answer(const StepRow& row, const Slot& slot) = 0;
 
  private:
@@ -87,7 +87,7 @@ class PlanEngine : public Engine {
   uint64_t num_rows_ = 0;
 };
 
-// Chooses the target's tokens.
+// The engine of a verifier: chooses the target's tokens.
 class PlanTarget final : public PlanEngine {
  public:
   PlanTarget(const Options& options, PlanClock* clock) : PlanEngine(options, clock) {}
@@ -97,10 +97,10 @@ class PlanTarget final : public PlanEngine {
   absl::Status Answer(const StepRow& row, const Slot& slot) override;
 };
 
-// Guesses them, as one drafter does.
+// The engine of a drafter: computes logits that guess the target's tokens.
 class PlanDraft final : public PlanEngine {
  public:
-  // `acceptance` by kind, none of them null; they outlive this.
+  // `acceptance`: of each kind, not null; they outlive this.
   PlanDraft(const Options& options, std::vector<const Acceptance*> acceptance, PlanClock* clock)
       : PlanEngine(options, clock), acceptance_(std::move(acceptance)) {}
 

@@ -144,7 +144,7 @@ absl::Status ReadTraffic(const YAML::Node& node, absl::string_view path, const s
   TANDEM_RETURN_IF_ERROR(
       section.Read("warm_up_seconds", 0.0, 0.999 * traffic->seconds, &traffic->warm_up_seconds));
   TANDEM_RETURN_IF_ERROR(section.Read("seed", uint64_t{0}, UINT64_MAX, &traffic->seed));
-  // A closed loop can take its requests from what was recorded.
+  // A closed loop can take its requests from a recorded day.
   if (!(section.Has("trace") && section.Has("concurrency") && !section.Has("rate") && !section.Has("day"))) {
     TANDEM_RETURN_IF_ERROR(OneOf(section, {"rate", "day", "concurrency", "trace"}));
   }
@@ -189,7 +189,7 @@ absl::Status ReadGrid(const YamlSection& section, std::vector<RoundTimeModel::Po
     return absl::OkStatus();
   };
   TANDEM_RETURN_IF_ERROR(section.VisitList("grid", read_point));
-  // As the model wants it: complete.
+  // The model needs a complete grid.
   std::vector<uint32_t> rows;
   std::vector<uint32_t> contexts;
   for (const RoundTimeModel::Point& point : *grid) {
@@ -241,7 +241,7 @@ absl::Status ReadStep(const YAML::Node& node, absl::string_view path, const std:
   return absl::OkStatus();
 }
 
-// What verifiers and drafters have alike.
+// The fields that verifiers and drafters share.
 template <class Group>
 absl::Status ReadMachines(const YamlSection& section, const ReadInput& read, uint32_t least_count,
                           uint64_t least_kv_tokens, Group* group) {

@@ -69,7 +69,7 @@ absl::StatusOr<std::string> ReadTestInput(const std::string& name) {
   return absl::InvalidArgumentError(name + ": cannot be read");
 }
 
-// The plan with some text in place of another.
+// The plan with one text replaced by another.
 absl::StatusOr<Plan> With(absl::string_view old, absl::string_view text) {
   const std::string yaml = absl::StrReplaceAll(kPlan, {{old, text}});
   EXPECT_NE(yaml, kPlan) << old;

@@ -12,7 +12,7 @@ namespace tandem::plan {
 namespace {
 
 constexpr size_t kTheModel = 0;
-// As the router's verifier pool counts what is on its way to a verifier.
+// As in the router's verifier pool: one request on its way for so many running ones.
 constexpr uint32_t kRunningPerOneOnTheWay = 8;
 
 router::RoutingTable TableOf(const Plan& plan, const Layout& layout) {
@@ -37,7 +37,7 @@ std::vector<std::string> EndpointsOf(const Layout& layout) {
   return endpoints;
 }
 
-// Places as the router counts them: what verifiers run, and what is on its way to them.
+// The router's places: requests that verifiers run, and requests on their way to a verifier.
 uint32_t PlacesOf(const Layout& layout) {
   const uint32_t running = layout.verifiers.max_running;
   return layout.verifiers.count * (running + std::max(running / kRunningPerOneOnTheWay, 1u));
@@ -62,7 +62,7 @@ PlanRouter::PlanRouter(const Plan& plan, const Layout& layout, const DrafterPlac
   }
   for (const DrafterGroup& group : layout.drafters) {
     if (group.count == 0) continue;
-    // What drafters say of themselves.
+    // The time that drafters report.
     chooser_.TellLevelSeconds(group.name, absl::ToDoubleSeconds(group.step.Of(1, 1)));
   }
   admission_.SetPlaces(kTheModel, PlacesOf(layout));
@@ -117,7 +117,7 @@ void PlanRouter::Learn(const Choice& choice, uint32_t kind, const SessionSummary
   chooser_.Learn(kTheModel, drafter, choice.prompt, outcome);
   if (chooser_.FitDue(kTheModel)) chooser_.Fit(kTheModel);
   if (!choice.scored) return;
-  // What the others' scores would say: how often one of the children that a node may have is right.
+  // The score that another drafter would give: how often one of a node's children is right.
   for (const std::string& other : drafters_) {
     if (other == drafter) continue;
     const Acceptance* const acceptance = plan_.acceptance->Find(plan_.traffic.kinds[kind], other);

@@ -19,34 +19,34 @@
 
 namespace tandem::plan {
 
-// The router's decisions, by the router's own objects: Admission, DrafterChooser and VerifierChoice. Belongs
-// to one thread.
+// Makes the router's decisions with the router's own classes: Admission, DrafterChooser and VerifierChoice.
+// Used by one thread.
 class PlanRouter {
  public:
-  // All that is passed in outlives this. `clock` is the router's.
+  // All arguments outlive this. `clock` is the router's.
   PlanRouter(const Plan& plan, const Layout& layout, const DrafterPlaces& places, const Clock* clock);
 
-  // A place, or one in its tenant's queue, whose `on_place` is then called once.
+  // Gives the request a place. If none is free, the request waits in its tenant's queue, and `on_place` is
+  // called once when it gets one.
   absl::StatusOr<router::Admission::Ticket> Admit(uint32_t tenant, router::Admission::OnPlace on_place);
 
-  // Which drafter a request gets, as its group; nothing for none. What has to be remembered to learn from it
-  // is in the rest.
+  // The choice of a drafter, and what Learn needs of it.
   struct Choice {
-    std::optional<size_t> group;
+    std::optional<size_t> group;  // Nothing: no drafter.
     router::PromptHandle prompt;
     router::DrafterDecision decision;
-    bool scored = false;  // All drafters are asked about it afterwards.
+    bool scored = false;  // All drafters score the finished request.
   };
   Choice ChooseDrafter(uint32_t tenant, uint64_t number, absl::Span<const TokenId> prompt);
 
-  // The best verifier that was not tried; counts the request as there until OnEnd. Nothing: all were tried or
-  // are full.
+  // The best verifier that has not been tried; the request counts there until OnEnd. Nothing: all have been
+  // tried or are full.
   std::optional<size_t> ChooseVerifier(uint32_t tenant, absl::Span<const TokenId> prompt,
                                        absl::Span<const size_t> tried);
   void OnEnd(size_t verifier) { verifiers_.OnEnd(verifier); }
   void OnSuccess(size_t verifier) { verifiers_.OnSuccess(verifier, clock_->Now()); }
 
-  // A request has finished.
+  // Learns from a finished request.
   void Learn(const Choice& choice, uint32_t kind, const SessionSummary& summary);
 
   uint64_t cache_salt(uint32_t tenant) const { return table_.tenants[tenant].cache_salt; }

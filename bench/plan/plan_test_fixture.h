@@ -7,7 +7,7 @@
 
 namespace tandem::plan {
 
-// A verifier, one tenant with one kind of text, and no drafter. Nothing but passes takes time.
+// A verifier, one tenant with one kind of text, and no drafter. Only steps take time.
 inline Plan OneVerifierPlan() {
   Plan plan;
   plan.traffic.kinds = {"story"};
@@ -23,7 +23,7 @@ inline Plan OneVerifierPlan() {
   return plan;
 }
 
-// And a drafter, whose first guess is right in 7 of 10 places.
+// The same with a drafter whose first guess is right at 7 of 10 positions.
 inline Plan DraftedPlan() {
   Plan plan = OneVerifierPlan();
   auto book = std::make_shared<AcceptanceBook>();
@@ -35,7 +35,7 @@ inline Plan DraftedPlan() {
   return plan;
 }
 
-// Two drafters, each of which knows one of two kinds of text, and the router chooses.
+// Two drafters, each good at one of two kinds of text. The router chooses.
 inline Plan TwoDrafterPlan() {
   Plan plan = OneVerifierPlan();
   plan.traffic.kinds = {"verse", "code"};

@@ -5,7 +5,7 @@
 namespace tandem::plan {
 namespace {
 
-// Every token is a letter of its own, as byte-level tokenizers write them.
+// A byte-level tokenizer in which every token is one character.
 std::string Definition() {
   nlohmann::json vocabulary = nlohmann::json::object();
   for (int32_t token = 0; token < PlanEngine::kVocabSize; ++token) {

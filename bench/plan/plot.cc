@@ -17,11 +17,11 @@ constexpr double kRight = 16.0;
 constexpr double kTop = 34.0;
 constexpr double kBottom = 48.0;
 constexpr int kTicks = 5;
-// Beside the plot, where there are several series.
+// Beside the plot, if there are several series.
 constexpr double kLegendWidth = 320.0;
 constexpr double kLegendLine = 14.0;
 constexpr size_t kMostInLegend = 18;
-// Apart for eyes that tell red and green badly, too (Okabe and Ito).
+// Colours that people with red-green blindness can tell apart (Okabe and Ito).
 constexpr absl::string_view kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                           "#e69f00", "#56b4e9", "#000000", "#999999"};
 
@@ -29,7 +29,8 @@ absl::string_view ColourOf(size_t series) {
   return kColours[series % std::size(kColours)];
 }
 
-// Colours that come again are told apart by their marks: filled and joined, then hollow and dashed.
+// When the colours are used up, they repeat with other marks: filled and joined first, then hollow and
+// dashed.
 bool HasPlainMarks(size_t series) {
   return series / std::size(kColours) % 2 == 0;
 }
@@ -57,7 +58,7 @@ std::string TextAt(double x, double y, absl::string_view anchor, absl::string_vi
 std::string XmlText(absl::string_view text) {
   std::string clean;
   for (const char c : text) {
-    // What XML cannot have, written or not.
+    // Characters that XML does not allow, not even escaped.
     if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') clean += c;
   }
   return absl::StrReplaceAll(clean, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});

@@ -8,17 +8,17 @@
 
 namespace tandem::plan {
 
-// Text as it stands in XML, between tags or quotes.
+// Escapes text for XML, between tags or in quotes.
 std::string XmlText(absl::string_view text);
 
-// Points of one colour, joined or not.
+// Points of one colour, with or without a line.
 struct PlotSeries {
   std::string name;
   std::vector<std::pair<double, double>> points;
   bool joined = true;
 };
 
-// An SVG element with axes from 0, ticks, and a legend beside it where there are several series.
+// A plot as an SVG element: axes from 0, ticks, and a legend beside it if there are several series.
 struct Plot {
   std::string title;
   std::string x_label;
@@ -28,7 +28,7 @@ struct Plot {
   std::string ToSvg() const;
 };
 
-// Round numbers from 0 to at least `most`, about `count` of them. {0, 1} where there is nothing to show.
+// About `count` round numbers from 0 to at least `most`. {0, 1} if there is nothing to show.
 std::vector<double> TicksTo(double most, int count);
 
 }  // namespace tandem::plan

@@ -109,7 +109,7 @@ Plot CostPlot(const PlanOutcome& outcome) {
   return plot;
 }
 
-// A figure by the load, one line for each layout that was simulated under several.
+// A plot of one figure by the load: a line for each layout that was simulated under several loads.
 Plot LoadPlot(const PlanOutcome& outcome, const std::string& title, const std::string& y_label,
               double (*figure)(const Result&)) {
   Plot plot{.title = title, .x_label = "arriving requests per second", .y_label = y_label, .series = {}};

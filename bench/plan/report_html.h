@@ -8,10 +8,10 @@
 
 namespace tandem::plan {
 
-// All that came out, for programs.
+// All results, for programs.
 nlohmann::json PlanJson(const Plan& plan, const PlanOutcome& outcome);
 
-// The same for people: one HTML file that needs no other, with plots drawn as SVG. Well-formed XML, too.
+// The results for people: one HTML file that needs no other, with plots as SVG. It is also well-formed XML.
 std::string PlanHtml(const Plan& plan, const PlanOutcome& outcome);
 
 // A table of the candidates as text.

@@ -9,19 +9,20 @@
 
 namespace tandem::plan {
 
-// Durations by their logarithms, each bin 1 % wide: quantiles of millions of them in little memory.
+// A histogram of durations in bins that are 1 % wide. It gives quantiles of millions of durations in little
+// memory.
 class DurationHistogram {
  public:
   void Add(double seconds, uint64_t count = 1);
   void Merge(const DurationHistogram& other);
   uint64_t count() const { return count_; }
   double mean() const { return count_ == 0 ? 0.0 : sum_ / static_cast<double>(count_); }
-  // The duration that the share `quantile`, in [0, 1], does not exceed, within 1 %. 0 without any.
+  // The duration that a share of `quantile`, in [0, 1], does not exceed, within 1 %. 0 if there are none.
   double Quantile(double quantile) const;
 
  private:
   std::vector<uint64_t> bins_;
-  uint64_t zeros_ = 0;  // Shorter than the shortest bin.
+  uint64_t zeros_ = 0;  // Durations below the first bin.
   uint64_t count_ = 0;
   double sum_ = 0.0;
 };
@@ -33,35 +34,35 @@ struct LatencyFigures {
   static LatencyFigures Of(const DurationHistogram& histogram);
 };
 
-// What was so in one part of the simulated time.
+// The figures of one part of the simulated time.
 struct TimelinePoint {
-  double at_seconds = 0.0;  // Its beginning.
+  double at_seconds = 0.0;  // When it begins.
   double requests_per_second = 0.0;
   double tokens_per_second = 0.0;
-  double in_flight = 0.0;  // On average: requests that have come and have not ended,
-  double queued = 0.0;     // and those of them that wait at the router or at verifiers.
+  double in_flight = 0.0;  // Mean number of requests that have arrived and not ended.
+  double queued = 0.0;     // Mean number of those that wait at the router or at a verifier.
 };
 
-// What a simulation came to. Figures are of requests that came after the warm-up, and of the time from its
-// end to the end of arrivals.
+// The result of a simulation. Unless stated otherwise, figures cover the time from the end of the warm-up to
+// the last arrival, and the requests that arrive in it.
 struct Result {
-  double seconds = 0.0;  // That are measured.
+  double seconds = 0.0;  // The measured time.
   uint64_t arrived = 0;
   uint64_t completed = 0;
   uint64_t refused = 0;
-  // Over the whole simulation, for whoever wants to add up.
+  // Totals of the whole simulation, with the warm-up.
   uint64_t all_arrived = 0, all_completed = 0, all_refused = 0, all_asked_tokens = 0, all_tokens = 0;
-  double makespan_seconds = 0.0;  // From the first request to the last one's end.
+  double makespan_seconds = 0.0;  // From the first request to the end of the last one.
 
-  double requests_per_second = 0.0;  // That ended,
-  double tokens_per_second = 0.0;    // and tokens that were committed.
+  double requests_per_second = 0.0;  // Requests that ended.
+  double tokens_per_second = 0.0;    // Tokens that were committed.
   LatencyFigures first_token, token_gap, latency, queued;
   double mean_in_flight = 0.0;
   double mean_queued = 0.0;
 
-  double verifier_utilisation = 0.0;                    // Share of time in passes, over all verifiers.
+  double verifier_utilisation = 0.0;                    // Share of the time in steps, over all verifiers.
   std::map<std::string, double> drafter_utilisation;    // By name.
-  std::map<std::string, uint64_t> requests_by_drafter;  // As they were chosen; "none" for none.
+  std::map<std::string, uint64_t> requests_by_drafter;  // By the chosen drafter; "none": no drafter.
   double mean_step_rows = 0.0;
 
   uint64_t rounds = 0, drafted_rounds = 0, hits = 0, draft_tokens = 0, accepted_tokens = 0;
@@ -71,10 +72,10 @@ struct Result {
   double price_per_hour = 0.0;
   double cost_per_million_tokens = 0.0;
   bool saturated = false;
-  std::string saturation;  // Why it is said to be.
+  std::string saturation;  // Why it counts as saturated.
 
   std::vector<TimelinePoint> timeline;
-  uint64_t digest = 0;  // Of every request's times: equal when two simulations went alike.
+  uint64_t digest = 0;  // Hash over the times of all requests, to compare two simulations.
 
   nlohmann::json ToJson() const;
 };

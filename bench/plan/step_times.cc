@@ -16,14 +16,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The verifier's warm-up has these (verifier/process/warm_up.cc).
+// As in the verifier's warm-up (verifier/process/warm_up.cc).
 constexpr uint32_t kWarmUpRows[] = {1, 2, 4, 8, 16, 32, 64};
 constexpr uint32_t kWarmUpContexts[] = {64, 512};
 
 constexpr int32_t kMostRows = 1 << 20;
 constexpr double kLongestStep = 3600.0;
 
-// A list in a field of an object.
+// The list in a field of an object.
 absl::StatusOr<const Json*> ListIn(const Json& object, absl::string_view name, absl::string_view path) {
   const JsonFields fields(object, path);
   const Json* const list = fields.Find(name);
@@ -120,7 +120,7 @@ RoundTimeModel StepTimes::AsMeasured() const {
   std::vector<RoundTimeModel::Point> grid;
   for (const uint32_t context : kWarmUpContexts) {
     for (const uint32_t rows : kWarmUpRows) {
-      // What never takes any time says nothing of what is worth it.
+      // From steps that take no time, the verifier could not tell what is worth a row.
       const double seconds = std::max(grid_.Uncorrected(rows, context), 1e-9);
       grid.push_back({.rows = rows, .seconds = seconds, .context = context});
     }

@@ -11,25 +11,25 @@
 
 namespace tandem::plan {
 
-// How long a pass takes by its rows and by what a row attends to on average: a grid, interpolated as the
-// verifier's own round-time model does it. Immutable.
+// How long a step takes, by its number of rows and the mean context of a row. Interpolates a grid in the same
+// way as the verifier's round-time model. Immutable.
 class StepTimes {
  public:
   StepTimes() : StepTimes({{.rows = 1, .seconds = 0.0}}) {}
-  // Every combination of some numbers of rows and some contexts.
+  // `grid`: every combination of some numbers of rows and some contexts.
   explicit StepTimes(const std::vector<RoundTimeModel::Point>& grid) : grid_(grid) {}
 
-  // "25" or "25+0.5": milliseconds of one row, and of each further one. InvalidArgument as of ParsePace.
+  // "25" or "25+0.5": the milliseconds of one row, and of each further row. InvalidArgument as of ParsePace.
   static absl::StatusOr<StepTimes> OfPace(absl::string_view text);
-  // The medians of one run of `tandem-bench engine --json`, with `threads`, or the run with the most threads
-  // if 0; times `factor`. Errors name file and field.
+  // The medians of a run of `tandem-bench engine --json`, multiplied by `factor`. Takes the run with this
+  // number of threads; 0: the run with the most. Errors name the file and the field.
   static absl::StatusOr<StepTimes> OfEngineReport(absl::string_view json, absl::string_view path,
                                                   uint32_t threads, double factor);
 
   absl::Duration Of(uint32_t rows, uint32_t context) const {
     return absl::Seconds(grid_.Uncorrected(rows, context));
   }
-  // As a verifier measures it at warm-up: 1 to 64 rows, with a short and a long context.
+  // The model that a verifier measures at warm-up: 1 to 64 rows, with a short and a long context.
   RoundTimeModel AsMeasured() const;
 
  private:

@@ -46,7 +46,7 @@ bool HasDrafters(const Layout& layout) {
 absl::Status Evaluate(const Plan& plan, uint32_t slices, CandidateOutcome* outcome,
                       const std::function<void(double)>& tell) {
   const Candidate& candidate = outcome->candidate;
-  // What finds the saturation runs several times.
+  // Finding the saturation takes several simulations.
   const double share = plan.find_saturation ? 0.2 : 1.0;
   absl::StatusOr<Result> result = Simulate(
       plan, candidate.layout,
@@ -128,7 +128,7 @@ std::vector<Candidate> CandidatesOf(const Plan& plan) {
     if (!HasDrafters(layout)) TurnDraftingOff(&layout);
     for (const double load : loads) {
       Candidate candidate{.label = LabelOf(layout, load), .layout = layout, .load = load};
-      // Without drafters all policies are one.
+      // Without drafters, all policies are the same.
       const bool known = std::any_of(candidates.begin(), candidates.end(),
                                      [&](const Candidate& other) { return other.label == candidate.label; });
       if (!known) candidates.push_back(std::move(candidate));
@@ -149,7 +149,7 @@ std::string MissedOf(const Target& target, const Result& result) {
       result.arrived == 0 ? 0.0 : static_cast<double>(result.refused) / static_cast<double>(result.arrived);
   if (refused > target.most_refused_share)
     missed.push_back(absl::StrFormat("%.2f %% refused", 100 * refused));
-  // Refusals alone have a share of their own.
+  // Refusals have their own limit, above.
   if (result.saturated && result.refused == 0) missed.push_back(result.saturation);
   return absl::StrJoin(missed, "; ");
 }
@@ -162,7 +162,7 @@ absl::StatusOr<std::optional<double>> FindSaturation(const Plan& plan, const Lay
   };
   double load = 1.0;
   TANDEM_ASSIGN_OR_RETURN(const bool bears_plan, bears(load));
-  // Between these lies the answer.
+  // The answer lies between these two.
   double low = load;
   double high = load;
   if (bears_plan) {
@@ -210,7 +210,7 @@ absl::StatusOr<PlanOutcome> RunPlan(const Plan& plan, const RunOptions& options)
   Progress progress(order.size(), options.on_progress);
   std::vector<absl::Status> statuses(order.size());
   for (size_t begin = 0; begin < order.size();) {
-    // Layouts of one price stand or fall together, so that the answer does not depend on the threads.
+    // Simulates all layouts of a price, so that the answer does not depend on the number of threads.
     size_t end = order.size();
     if (options.until_met) {
       end = begin + 1;
@@ -232,7 +232,7 @@ absl::StatusOr<PlanOutcome> RunPlan(const Plan& plan, const RunOptions& options)
     FindCheapest(&outcome);
     if (options.until_met && outcome.cheapest.has_value()) break;
   }
-  // Of what need not be simulated, nothing has been said.
+  // Candidates that were not simulated have reported no progress.
   if (options.on_progress) options.on_progress(1.0);
   return outcome;
 }

@@ -12,53 +12,53 @@
 
 namespace tandem::plan {
 
-// One of the layouts of a sweep, under one load.
+// One layout of a sweep under one load.
 struct Candidate {
   std::string label;
   Layout layout;
   double load = 1.0;
 };
 
-// Every combination of what the sweep lists, in its order; the plan's own layout without one. A policy "off"
-// is plain decoding, and its layouts have no drafters.
+// Every combination of the sweep's values, in the sweep's order. Without a sweep, the plan's own layout. The
+// policy "off" is plain decoding: its layouts have no drafters.
 std::vector<Candidate> CandidatesOf(const Plan& plan);
 
 struct CandidateOutcome {
   Candidate candidate;
-  bool simulated = false;  // Not where a cheaper one was found first.
+  bool simulated = false;  // False if a cheaper layout met the target first.
   Result result;
   bool meets_target = false;
-  std::string missed;  // What of the target it does not reach.
-  // The largest factor on the traffic that it bears, and what comes then; with Plan::find_saturation.
+  std::string missed;  // The limits of the target that it exceeds.
+  // With Plan::find_saturation: the largest load that it bears, and the requests per second at that load.
   std::optional<double> saturation_load;
   double saturation_requests_per_second = 0.0;
 };
 
 struct PlanOutcome {
   std::vector<CandidateOutcome> candidates;
-  // Of those under the plan's own load that meet the target, the one with the lowest price; of equal ones the
-  // one with the more tokens per second.
+  // The cheapest candidate that meets the target under the plan's own load. At equal prices, the one with
+  // more tokens per second.
   std::optional<size_t> cheapest;
 };
 
 struct RunOptions {
   size_t threads = 1;
-  uint32_t slices = 1;  // Of each simulation: SimulateOptions.
-  // Simulates by rising price, and no more once some layout of a price meets the target.
+  uint32_t slices = 1;  // Of each simulation (SimulateOptions).
+  // Simulates layouts by rising price, and stops after the first price at which a layout meets the target.
   bool until_met = false;
-  // Told which share of the work is done, by any thread, one at a time; may be empty.
+  // Called with the share of the work that is done. Any thread calls it, one at a time. May be empty.
   std::function<void(double)> on_progress;
 };
 
-// Simulates all candidates, so many at a time; what comes out does not depend on how many. Errors name the
-// candidate.
+// Simulates all candidates, as many at a time as there are threads. The outcome does not depend on the number
+// of threads. Errors name the candidate.
 absl::StatusOr<PlanOutcome> RunPlan(const Plan& plan, const RunOptions& options);
 
-// What of the target the result does not reach; empty: it reaches all.
+// The limits of the target that the result exceeds; empty: none.
 std::string MissedOf(const Target& target, const Result& result);
 
-// The largest factor on the traffic that the layout bears, to within `tolerance`: found by doubling or
-// halving, then by bisection. Nothing when it bears not even a 1024th, or a thousandfold.
+// The largest load that the layout bears, to within `tolerance`. Doubles or halves the load first, and then
+// bisects. Nothing if the layout bears less than a load of 1/1024, or more than 1024.
 absl::StatusOr<std::optional<double>> FindSaturation(const Plan& plan, const Layout& layout,
                                                      double tolerance = 0.05);
 

@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// Short, and too much for one verifier.
+// A short traffic that is too much for one verifier.
 Plan SweptPlan() {
   Plan plan = DraftedPlan();
   plan.title = "A <sweep> & \"more\"";
@@ -116,7 +116,7 @@ TEST(SweepTest, NoLayoutMeetsWhatCannotBeMet) {
   EXPECT_THAT(PlanTable(plan, *outcome), HasSubstr("No layout of the sweep meets the target."));
 }
 
-// 10 ms for each pass, 8 requests of 50 tokens: 16 requests a second.
+// Steps of 10 ms, 8 requests of 50 tokens: 16 requests per second.
 TEST(SweepTest, FindsWhereItSaturates) {
   Plan plan = OneVerifierPlan();
   plan.traffic.seconds = 60.0;
@@ -132,7 +132,7 @@ TEST(SweepTest, FindsWhereItSaturates) {
   EXPECT_THAT(**load * 6.0, DoubleNear(16.0, 1.3));
 }
 
-// Whether every tag is closed, in order, and all attributes are quoted: what is wrong, or nothing.
+// Checks that tags are closed in order and attributes are quoted. Returns the error; empty: none.
 std::string XmlFault(const std::string& text) {
   std::vector<std::string> open;
   for (size_t at = text.find('<'); at != std::string::npos; at = text.find('<', at + 1)) {
@@ -196,7 +196,7 @@ TEST(PlotTest, TicksAreRoundAndReachTheLargestValue) {
   EXPECT_THAT(TicksTo(10.0, 5), ElementsAre(0.0, 2.0, 4.0, 6.0, 8.0, 10.0));
   EXPECT_THAT(TicksTo(0.0, 5), ElementsAre(0.0, 1.0));
   EXPECT_THAT(TicksTo(137.0, 5).back(), DoubleNear(150.0, 1e-9));
-  // The legend stands beside the axes, whose right end is at 640, and colours that come again look otherwise.
+  // The legend is beside the axes, which end at 640. Colours that repeat have other marks.
   Plot many{.title = "many", .x_label = "x", .y_label = "y", .series = {}};
   for (int i = 0; i < 30; ++i) {
     many.series.push_back({.name = "series " + std::to_string(i), .points = {{1.0, 2.0}, {2.0, i}}});

@@ -11,10 +11,9 @@
 namespace tandem::plan {
 namespace {
 
-// More requests in flight at the end than at the beginning, as a share of those that came: a queue that
-// grows.
+// A queue counts as growing if the requests in flight increase by more than this share of the arrivals,
 constexpr double kGrowingShare = 0.05;
-// And as many standard deviations of a number of that size.
+// plus so many standard deviations of their number.
 constexpr double kGrowingDeviations = 3.0;
 
 absl::Time TimeOf(double seconds) {
@@ -116,7 +115,7 @@ void Tally::OnEnded(const PlannedRequest& request, const CallEnd& end) {
   if (end.sent < begin_ && end.ended >= begin_) ++in_flight_at_begin_;
   if (end.sent < end_ && end.ended >= end_) ++in_flight_at_end_;
   for (const int64_t part : {absl::ToUnixNanos(end.started), absl::ToUnixNanos(end.ended)}) {
-    // A sum does not depend on the order in which requests end at one moment.
+    // A sum, so that the order of requests that end at the same moment does not matter.
     result_.digest += HashCombine(HashCombine(request.number, end.tokens), static_cast<uint64_t>(part));
   }
   const SessionSummary& summary = *end.summary;
@@ -182,7 +181,7 @@ void Tally::JudgeSaturation(Result* result) const {
                                          100.0 * static_cast<double>(result->refused) / arrived);
     return;
   }
-  // Those who wait for an answer before they ask again cannot be too many.
+  // A closed loop waits for answers, so its queue cannot grow.
   if (traffic_.concurrency > 0) return;
   const double before = static_cast<double>(in_flight_at_begin_);
   const double growth = static_cast<double>(in_flight_at_end_) - before;

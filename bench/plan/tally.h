@@ -17,7 +17,7 @@
 
 namespace tandem::plan {
 
-// For how long every machine has computed.
+// How long each machine has computed.
 struct BusyTimes {
   BusyTimes() = default;
   BusyTimes(const std::vector<std::unique_ptr<VerifierMachine>>& of_verifiers,
@@ -25,21 +25,21 @@ struct BusyTimes {
 
   std::vector<absl::Duration> verifiers;
   std::vector<absl::Duration> drafters;  // In the order of their links.
-  uint64_t steps = 0;                    // Of all verifiers,
-  uint64_t rows = 0;                     // and their rows.
+  uint64_t steps = 0;                    // Of all verifiers.
+  uint64_t rows = 0;                     // In these steps.
   uint64_t preemptions = 0;
 
   void Add(const BusyTimes& other, int sign);
 };
 
-// A part of the simulated time, in seconds, that one simulation measures.
+// A part of the simulated time, in seconds, that is simulated by itself.
 struct Slice {
   double begin = 0.0;
   double end = 0.0;
-  bool first = true;  // What comes before it belongs to no other one.
+  bool first = true;  // No other slice counts what comes before it.
 };
 
-// Adds a simulation up, or several of parts of the same time.
+// Collects the figures of one simulation, and merges those of several slices. Used by one thread.
 class Tally {
  public:
   // `traffic` outlives this.
@@ -47,8 +47,8 @@ class Tally {
 
   void OnSent(const PlannedRequest& request, absl::Time sent);
   void OnChosen(const PlannedRequest& request, absl::string_view drafter, absl::Time sent);
-  // Tokens were committed `now`, and are seen by the client of a request sent at `sent` at the time `seen`,
-  // `since` being when it saw the ones before, or sent the request.
+  // Tokens of a request sent at `sent` were committed at `now`. The client sees them at `seen`. It saw the
+  // tokens before them, or sent the request, at `since`.
   void OnTokens(uint32_t tokens, absl::Time now, absl::Time sent, absl::Time since, absl::Time seen,
                 bool first);
   struct CallEnd {
@@ -58,14 +58,14 @@ class Tally {
     const SessionSummary* summary = nullptr;
   };
   void OnEnded(const PlannedRequest& request, const CallEnd& end);
-  // Nothing more happens before `next`.
+  // Tells that nothing happens before `next`.
   void OnTime(absl::Time next, const std::function<BusyTimes()>& busy);
 
-  // Takes in what another slice came to, all of which is over.
+  // Adds the figures of another slice. Both simulations are over.
   void Merge(const Tally& other);
 
-  // Internal when the figures do not add up: not every request has ended once, or a request that ended well
-  // did not get the tokens that it asked for.
+  // Internal if the figures do not add up: a request has not ended exactly once, or a completed request did
+  // not get all its tokens.
   absl::StatusOr<Result> Sum(const Layout& layout) const;
 
  private:
@@ -75,13 +75,13 @@ class Tally {
   bool IsMeasured(absl::Time time) const { return time >= begin_ && time < end_; }
   bool IsShown(absl::Time time) const { return time >= shown_from_ && time < end_; }
   size_t PointOf(absl::Time time) const;
-  // Adds the time from `from` to `to`, as far as it lies in it, to each point of the timeline.
+  // Adds to each point of the timeline the part of the time from `from` to `to` that lies in it.
   void Spread(absl::Time from, absl::Time to, double TimelinePoint::*field);
   absl::Duration InWindow(absl::Time from, absl::Time to) const;
   void JudgeSaturation(Result* result) const;
 
   const Traffic& traffic_;
-  const absl::Time begin_;  // Of what is measured.
+  const absl::Time begin_;  // Of the measured time.
   const absl::Time end_;
   const absl::Time shown_from_;  // On the timeline.
   const double point_seconds_;
@@ -91,7 +91,7 @@ class Tally {
   uint64_t window_tokens_ = 0;
   uint64_t window_ended_ = 0;
   absl::Duration in_flight_time_, queued_time_;
-  uint64_t in_flight_at_begin_ = 0, in_flight_at_end_ = 0;  // What came before and ended after.
+  uint64_t in_flight_at_begin_ = 0, in_flight_at_end_ = 0;
   uint64_t short_outputs_ = 0;
   absl::Time last_end_ = absl::UnixEpoch();
   std::optional<BusyTimes> busy_at_begin_;

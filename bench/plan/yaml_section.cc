@@ -15,7 +15,7 @@
 namespace tandem::plan {
 namespace {
 
-// Entries of one list or mapping.
+// The most entries of one list or mapping.
 constexpr size_t kMostEntries = 10'000;
 
 std::string Shown(const YAML::Node& node) {

@@ -12,12 +12,12 @@
 
 namespace tandem::plan {
 
-// A mapping of a plan file: its values by type and bounds, each key known and there once. A key that is
-// absent leaves what the variable has. Errors are InvalidArgument: "FILE:LINE:COLUMN: KEY: found VALUE,
-// expected ...". Refers to the path, which outlives it.
+// A mapping of a plan file. Reads values with their type and their limits. Unknown and repeated keys are
+// errors. If a key is absent, the variable keeps its value. Errors are InvalidArgument: "FILE:LINE:COLUMN:
+// KEY: found VALUE, expected ...". The path outlives this.
 class YamlSection {
  public:
-  // `name`: where it stands, such as "layout.verifiers"; empty for the whole file.
+  // `name`: where it is in the file, such as "layout.verifiers"; empty for the whole file.
   static absl::StatusOr<YamlSection> Open(const YAML::Node& node, absl::string_view path, std::string name,
                                           std::vector<std::string> known);
 
@@ -26,24 +26,24 @@ class YamlSection {
   absl::Status Read(absl::string_view key, uint32_t least, uint32_t most, uint32_t* value) const;
   absl::Status Read(absl::string_view key, uint64_t least, uint64_t most, uint64_t* value) const;
   absl::Status Read(absl::string_view key, bool* value) const;
-  // Not empty.
+  // The string must not be empty.
   absl::Status Read(absl::string_view key, std::string* value) const;
   absl::Status Read(absl::string_view key, std::vector<std::string>* values) const;
   absl::Status Read(absl::string_view key, double least, double most, std::vector<double>* values) const;
   absl::Status Read(absl::string_view key, uint32_t least, uint32_t most,
                     std::vector<uint32_t>* values) const;
 
-  // Nothing happens without the key.
+  // Calls `on_node` if the key is present.
   using OnNode = std::function<absl::Status(const YAML::Node& node, const std::string& name)>;
   absl::Status Visit(absl::string_view key, const OnNode& on_node) const;
-  // Each entry of a list, under a name with its index.
+  // Calls `on_node` for each entry of a list. The entry's name includes its index.
   absl::Status VisitList(absl::string_view key, const OnNode& on_node) const;
-  // Each key of a mapping with whatever keys, its value under its name.
+  // Calls `on_entry` for each key of a mapping with arbitrary keys.
   absl::Status VisitMap(absl::string_view key,
                         const std::function<absl::Status(const std::string& inner_key,
                                                          const YAML::Node& node)>& on_entry) const;
 
-  // What is wrong with the value of a key, or with the section for its lack.
+  // The error for a value that is wrong, or for a key that is missing.
   absl::Status Unexpected(absl::string_view key, absl::string_view expected) const;
   std::string NameOf(absl::string_view key) const;
   absl::string_view path() const { return path_; }
@@ -62,7 +62,7 @@ class YamlSection {
   std::string name_;
 };
 
-// "FILE:LINE:COLUMN: NAME: found VALUE, expected WHAT".
+// The error "FILE:LINE:COLUMN: NAME: found VALUE, expected WHAT".
 absl::Status UnexpectedYaml(absl::string_view path, const YAML::Node& node, absl::string_view name,
                             absl::string_view expected);
 

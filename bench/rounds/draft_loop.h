@@ -20,9 +20,9 @@
 
 namespace tandem::bench {
 
-// A verifier and a drafter in one thread, with nothing between them but queues: the protocol logic of both on
-// engines of the caller's. The textbook loop: the drafter says all it has to say before each forward pass of
-// the target, and no time is measured or waited for. What comes of it is how many tokens a round makes.
+// A verifier and a drafter in one thread, with only queues between them: the protocol logic of both, on the
+// caller's engines. This is the textbook loop: the drafter finishes drafting before each forward pass of the
+// target, and no time is measured or waited for. It shows how many tokens a round makes.
 class DraftLoop final : private SchedulerListener {
  public:
   struct Options {

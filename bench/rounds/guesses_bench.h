@@ -16,7 +16,7 @@ class App;
 
 namespace tandem::bench {
 
-// What `tandem-bench guesses` is told.
+// The options of `tandem-bench guesses`.
 struct GuessesOptions {
   std::string target;
   std::vector<std::string> drafters;  // NAME=FOLDER, of draft models.
@@ -31,29 +31,28 @@ struct GuessesOptions {
   std::string json;
 };
 
-// What a drafter guessed at one position: the probabilities of its guesses, best first, and which of them was
-// right, from 1; 0 for none.
+// A drafter's guesses at one position: their probabilities, best first, and the number of the right one, from
+// 1; 0 for none.
 struct GuessedPosition {
   uint32_t right = 0;
   std::vector<float> probabilities;
 };
 inline constexpr size_t kMostGuessed = 8;
 
-// The target's output for a prompt, to its last token: end-of-text tokens do not end it.
+// The target's output for a prompt, in full length: end-of-text tokens do not end it.
 absl::StatusOr<TokenIds> GenerateAlone(Engine* engine, const TokenIds& prompt,
                                        const SamplingParameters& sampling, uint32_t max_tokens);
 
-// What the drafter would have guessed at each position of the output, with the request's own noise, as
-// DraftCore does.
+// The drafter's guesses at each position of the output, with the request's own noise, as in DraftCore.
 absl::StatusOr<std::vector<GuessedPosition>> GuessAlong(Engine* drafter, const TokenIds& prompt,
                                                         const TokenIds& output,
                                                         const SamplingParameters& sampling);
 
-// Everything, as tandem-plan reads it (docs/operate/planning.md).
+// Everything, in the form that tandem-plan reads (docs/operate/planning.md).
 absl::StatusOr<nlohmann::json> RecordGuesses(const GuessesOptions& options);
 
 void AddGuessesOptions(CLI::App* app, GuessesOptions* options);
-// Records, writes and prints a summary; the process's exit code.
+// Records, writes and prints a summary. Returns the process's exit code.
 int RunGuesses(const GuessesOptions& options);
 
 }  // namespace tandem::bench

@@ -10,7 +10,7 @@
 
 namespace tandem::bench {
 
-// A model of a folder, ready to compute on the CPU.
+// A model from a folder, ready to compute on the CPU.
 struct LoadedModel {
   std::string name;  // The folder's own.
   std::unique_ptr<Engine> engine;
@@ -19,8 +19,8 @@ struct LoadedModel {
   uint64_t VocabularyFingerprint() const { return tokenizer->Fingerprint(engine->config().vocab_size); }
 };
 
-// With memory for two contexts. A draft head shares tensors and vocabulary with the target in the folder
-// `head_target`. Errors name the folder's file.
+// Loads it with memory for two contexts. A draft head shares tensors and vocabulary with the target in the
+// folder `head_target`. Errors name the folder's file.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& folder, int threads,
                                       const std::string& head_target = "",
                                       WeightType weight_type = WeightType::kAsInFile);

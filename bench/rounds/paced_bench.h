@@ -13,7 +13,7 @@ class App;
 
 namespace tandem::bench {
 
-// What `tandem-bench paced` is told.
+// The options of `tandem-bench paced`.
 struct PacedOptions {
   std::string target;
   std::vector<std::string> drafters;
@@ -49,12 +49,12 @@ struct PacedRow {
   double speedup = 0.0;  // Over plain decoding.
 };
 
-// Internal when an output depends on how it was drafted.
+// Internal if an output depends on how it was drafted.
 absl::StatusOr<std::vector<PacedRow>> MeasurePaced(const PacedOptions& options);
 std::string PacedTable(const std::vector<PacedRow>& rows);
 
 void AddPacedOptions(CLI::App* app, PacedOptions* options);
-// Measures and prints; the process's exit code.
+// Measures and prints. Returns the process's exit code.
 int RunPaced(const PacedOptions& options);
 
 }  // namespace tandem::bench

@@ -25,7 +25,7 @@
 
 namespace tandem::bench {
 
-// Simulated time, of one of the two machines.
+// The simulated time of one of the two machines.
 class SimulatedClock final : public Clock {
  public:
   absl::Time Now() const override { return now_; }
@@ -35,7 +35,7 @@ class SimulatedClock final : public Clock {
   absl::Time now_ = absl::UnixEpoch();
 };
 
-// Computes what the engine inside computes, and takes simulated time for it from Start on, by its pace.
+// Computes what the inner engine computes, and takes simulated time for it from Start on, by its pace.
 class SimulatedEngine final : public Engine {
  public:
   // All pointers outlive this.
@@ -72,9 +72,9 @@ class SimulatedEngine final : public Engine {
   uint64_t rows_ = 0;
 };
 
-// A verifier and a drafter on machines of their own: the protocol logic and the models of both are real, and
-// how long passes and messages take is simulated. Nothing else takes time. So what drafting ahead, waiting
-// and choosing windows come to can be counted, to the last digit alike in every run and on any machine.
+// A verifier and a drafter, each on its own machine. Protocol logic and models of both are real; the duration
+// of passes and messages is simulated, and nothing else takes time. So the effects of drafting ahead, waiting
+// and choosing windows can be counted, with the same digits in every run on any machine.
 class PacedLoop final : private SchedulerListener {
  public:
   struct Options {

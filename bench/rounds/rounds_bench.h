@@ -13,7 +13,7 @@ class App;
 
 namespace tandem::bench {
 
-// What `tandem-bench rounds` is told.
+// The options of `tandem-bench rounds`.
 struct RoundsOptions {
   std::string target;
   std::vector<std::string> drafters;
@@ -30,7 +30,7 @@ struct RoundsOptions {
   int threads = 1;
 };
 
-// How the drafter guesses, and what is verified of its guesses.
+// How the drafter guesses, and which guesses are verified.
 enum class RoundsVariant {
   kUnseeded,    // Its own most likely tokens; above temperature 0 only.
   kSeeded,      // With the request's noise.
@@ -44,16 +44,16 @@ struct RoundsRow {
   std::vector<double> tokens_per_round;  // For each number of nodes.
 };
 
-// The token ids of every case. InvalidArgument names the file and what is wrong with it.
+// The token ids of every case. InvalidArgument names the file and the error.
 absl::StatusOr<std::vector<TokenIds>> LoadPromptIds(const std::string& file);
 
-// How many tokens a round of the textbook loop makes, over all prompts and seeds: output tokens / rounds.
-// Internal when an output depends on the drafter, the variant or the number of nodes.
+// The number of tokens that a round of the textbook loop makes, over all prompts and seeds: output tokens /
+// rounds. Internal if an output depends on the drafter, the variant or the number of nodes.
 absl::StatusOr<std::vector<RoundsRow>> MeasureRounds(const RoundsOptions& options);
 std::string RoundsTable(const RoundsOptions& options, const std::vector<RoundsRow>& rows);
 
 void AddRoundsOptions(CLI::App* app, RoundsOptions* options);
-// Measures and prints; the process's exit code.
+// Measures and prints. Returns the process's exit code.
 int RunRounds(const RoundsOptions& options);
 
 }  // namespace tandem::bench

@@ -46,7 +46,7 @@ class Progress {
 
 }  // namespace
 
-RouterBackend::RouterBackend(const std::string& endpoint, std::string token, absl::Duration timeout,
+RouterBackend::RouterBackend(const std::string& endpoint, Secret token, absl::Duration timeout,
                              const std::shared_ptr<grpc::ChannelCredentials>& credentials)
     : token_(std::move(token)),
       timeout_(timeout),
@@ -58,7 +58,7 @@ void RouterBackend::Start(const v1::GenerateRequest& request, std::function<void
   const std::shared_ptr<Call> call = Call::Create();
   const absl::Time start = absl::Now();
   call->context().set_deadline(absl::ToChronoTime(start + timeout_));
-  if (!token_.empty()) call->context().AddMetadata("authorization", absl::StrCat("Bearer ", token_));
+  if (!token_.empty()) call->context().AddMetadata("authorization", absl::StrCat("Bearer ", token_.Reveal()));
   auto recorder = std::make_shared<RequestRecorder>(start);
   call->Start(request,
               [this](grpc::ClientContext* context, const v1::GenerateRequest* message,

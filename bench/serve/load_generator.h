@@ -8,13 +8,14 @@
 #include "absl/time/time.h"
 #include "bench/serve/request_record.h"
 #include "bench/serve/schedule.h"
+#include "common/config/secret.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/security/credentials.h"
 #include "tandem/v1/generation.grpc.pb.h"
 
 namespace tandem::bench {
 
-// Where requests go.
+// The destination of requests.
 class GenerateBackend {
  public:
   virtual ~GenerateBackend() = default;
@@ -27,12 +28,12 @@ class GenerateBackend {
 class RouterBackend final : public GenerateBackend {
  public:
   // A request that takes longer than `timeout` fails. Null `credentials`: without TLS.
-  RouterBackend(const std::string& endpoint, std::string token, absl::Duration timeout,
+  RouterBackend(const std::string& endpoint, Secret token, absl::Duration timeout,
                 const std::shared_ptr<grpc::ChannelCredentials>& credentials = nullptr);
   void Start(const v1::GenerateRequest& request, std::function<void(RequestRecord)> done) override;
 
  private:
-  const std::string token_;
+  const Secret token_;
   const absl::Duration timeout_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Generation::Stub> stub_;
@@ -43,7 +44,7 @@ struct LoadResult {
   double seconds = 0.0;                // From the first call to the last end.
 };
 
-// Sends all requests as `load` says and waits until all have ended. With an open load, `arrivals` has one
+// Sends all requests as `load` says, and waits until all have ended. With an open load, `arrivals` has one
 // time for each request.
 LoadResult RunLoad(GenerateBackend& backend, const std::vector<v1::GenerateRequest>& requests,
                    const Load& load, const std::vector<absl::Duration>& arrivals);

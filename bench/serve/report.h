@@ -11,24 +11,25 @@
 
 namespace tandem::bench {
 
-// A server as it described itself.
+// A server's description of itself.
 struct ServerDescription {
   std::string name;
   v1::ServerInfo info;
 };
 
-// Whether figures come from slowed-down engines: "true", "false", or "null" when no server was asked.
+// Whether figures come from slowed-down engines: "true", "false", or "null" if no server was asked.
 nlohmann::json IsSimulated(const std::vector<ServerDescription>& servers);
 
-// A table for each dataset, temperature and load: one line a configuration, its speed-up with the quartiles
-// of the pairs and a bar, and below it what the figures are. With notes on simulated engines and on errors.
+// A table for each dataset, temperature and load. It has one line per configuration, with its speed-up, the
+// quartiles of the pairs and a bar, and explains the figures below, with notes on simulated engines and on
+// errors.
 std::string FormatSummaries(const Experiment& experiment, const std::vector<Summary>& summaries,
                             const std::vector<ServerDescription>& servers);
 
-// One line for each, naming the prompt.
+// One line for each mismatch, with the prompt.
 std::string FormatMismatches(const Experiment& experiment, const std::vector<Mismatch>& mismatches);
 
-// The processor, its cores and those this process may use, memory, system and compiler.
+// Describes the processor, its cores and those that this process may use, memory, system and compiler.
 nlohmann::json DescribeMachine();
 
 // Everything: settings, machine, servers, summaries and every request.

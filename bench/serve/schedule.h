@@ -11,10 +11,10 @@
 
 namespace tandem::bench {
 
-// In the place of a drafter's name: speculation without one, so that the verifier alone drafts.
+// In place of a drafter's name: speculation without a drafter, so that only the verifier drafts.
 inline constexpr char kLocalDrafts[] = "local";
 
-// One way to run the same requests: what must not change an output.
+// One way to run the same requests: settings that must not change an output.
 struct Configuration {
   std::string label;
   std::string model;        // Served name; targets that differ in their verifiers' settings only.
@@ -30,7 +30,7 @@ struct Matrix {
   std::vector<uint32_t> max_windows;
 };
 
-// A policy of a Matrix taken apart; the window is 0 if it names none. InvalidArgument: the window is not a
+// The parts of a Matrix's policy; the window is 0 if it names none. InvalidArgument if the window is not a
 // number above 0.
 struct PolicyChoice {
   std::string policy;
@@ -38,23 +38,23 @@ struct PolicyChoice {
 };
 absl::StatusOr<PolicyChoice> ParsePolicyChoice(absl::string_view text);
 
-// The product of the matrix's lists, whose policies ParsePolicyChoice takes; one with a window of its own is
-// not combined with max_windows. An empty list leaves the setting to the server. Plain decoding has no policy
-// and no window, and runs once, on the first model. Labels tell apart what differs.
+// All combinations of the matrix's lists, whose policies ParsePolicyChoice parses. A policy with its own
+// window is not combined with max_windows. An empty list leaves the setting to the server. Plain decoding has
+// no policy and no window, and runs once, on the first model. Labels show the settings that differ.
 std::vector<Configuration> MakeConfigurations(const Matrix& matrix);
 
-// What may change outputs.
+// Settings that may change outputs.
 struct Sampling {
   double temperature = 0.0;
   uint64_t seed = 0;
 };
 
-// The seeds matter above temperature 0 only; at 0 the first one runs alone.
+// Seeds only matter above temperature 0; at 0, only the first one runs.
 std::vector<Sampling> MakeSamplings(const std::vector<double>& temperatures,
                                     const std::vector<uint64_t>& seeds);
 
-// How requests come: `concurrency` at a time, each as soon as one has ended; or, with a rate, as a Poisson
-// process, however many are under way.
+// How requests arrive: `concurrency` at a time, each as soon as one has ended; or, with a rate, as a Poisson
+// process, however many are running.
 struct Load {
   uint32_t concurrency = 1;
   double requests_per_second = 0.0;  // Above 0: open loop.
@@ -72,14 +72,14 @@ struct Turn {
   uint32_t configuration = 0;
 };
 
-// Every configuration in every (repetition, batch, sampling, load), the configurations of one such cell right
-// after one another, so that they meet the same machine. The first of a cell is the next one in each cell
-// that differs from the one before in repetition or batch alone: nobody always runs first, or after the same
-// one.
+// Every configuration in every cell (repetition, batch, sampling, load). The configurations of a cell run
+// right after one another, so that they see the same machine. The first one rotates from each cell to the
+// next that differs only in repetition or batch, so that no configuration always runs first, or always after
+// the same one.
 std::vector<Turn> MakeSchedule(uint32_t repetitions, uint32_t batches, uint32_t samplings, uint32_t loads,
                                uint32_t configurations);
 
-// `count` arrival times after the start of a Poisson process, in order. The same for the same seed
+// The first `count` arrival times of a Poisson process, in order. The same seed gives the same times
 // everywhere.
 std::vector<absl::Duration> PoissonArrivals(double per_second, size_t count, uint64_t seed);
 

@@ -13,21 +13,20 @@
 
 namespace tandem::bench {
 
-// Loads the prompts and lays out what is to be run. Errors are those of the options and of the prompt files.
+// Loads the prompts and plans the run. Errors are those of the options and of the prompt files.
 absl::StatusOr<Experiment> PrepareExperiment(const ServeOptions& options);
 
 // The request for a prompt.
 v1::GenerateRequest MakeRequest(const ServeOptions& options, const Prompt& prompt, const Sampling& sampling,
                                 const Configuration& configuration);
 
-// Warms up, then takes the schedule's turns one after the other and keeps what came of them in the
-// experiment. `progress` is called before each turn with how many there are in all. Fails when a request of
-// the warm-up fails, since every other one would.
+// Warms up, then runs the schedule's turns one after the other and stores the results in the experiment.
+// Calls `progress` before each turn, with the number of turns. Fails if a request of the warm-up fails,
+// because all others would fail too.
 absl::Status RunExperiment(const ServeOptions& options, GenerateBackend& backend, Experiment& experiment,
                            const std::function<void(size_t turn, size_t turns)>& progress);
 
-// The whole command, with its exit code: prints tables to standard output and what went wrong to standard
-// error.
+// The whole command. Prints tables to standard output and errors to standard error. Returns the exit code.
 int RunServe(const ServeOptions& options);
 
 }  // namespace tandem::bench

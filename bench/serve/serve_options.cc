@@ -83,7 +83,10 @@ void AddServeOptions(CLI::App* app, ServeOptions* options) {
   app->add_option("--endpoint", options->endpoint, "Address of the router")
       ->envname("TANDEM_ENDPOINT")
       ->capture_default_str();
-  app->add_option("--token", options->token, "The tenant's token")->envname("TANDEM_TOKEN");
+  app->add_option_function<std::string>(
+         "--token", [options](const std::string& token) { options->token = Secret(token); },
+         "The tenant's token")
+      ->envname("TANDEM_TOKEN");
   app->add_option("--tls-ca", options->tls.ca,
                   "PEM file of the certificate authorities of the servers; if given, connections use TLS")
       ->envname("TANDEM_TLS_CA");

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "bench/serve/schedule.h"
+#include "common/config/secret.h"
 #include "common/rpc/tls_files.h"
 
 namespace CLI {
@@ -14,10 +15,10 @@ class App;
 
 namespace tandem::bench {
 
-// What `tandem-bench serve` is told.
+// The options of `tandem-bench serve`.
 struct ServeOptions {
   std::string endpoint = "127.0.0.1:7001";
-  std::string token;
+  Secret token;
   TlsFiles tls;                      // For the router and for `servers`.
   double timeout_seconds = 300.0;    // Of one request.
   std::vector<std::string> servers;  // NAME=ENDPOINT, asked what they are.
@@ -51,10 +52,10 @@ struct ServeOptions {
 // Declares the options on the subcommand; `options` outlives it.
 void AddServeOptions(CLI::App* app, ServeOptions* options);
 
-// What the parser of flags cannot see. InvalidArgument names the flag.
+// The checks that the parser of flags cannot make. InvalidArgument names the flag.
 absl::Status CheckServeOptions(const ServeOptions& options);
 
-// The loads that the options name; one at a time when they name none.
+// The loads that the options name; one request at a time if they name none.
 std::vector<Load> LoadsOf(const ServeOptions& options);
 
 }  // namespace tandem::bench

@@ -17,14 +17,14 @@ struct Batch {
   std::vector<uint32_t> prompts;  // Indices.
 };
 
-// What came of one turn.
+// The results of one turn.
 struct TurnResult {
   Turn turn;
   double seconds = 0.0;
   std::vector<RequestRecord> records;  // Of the batch's prompts.
 };
 
-// Everything a run is made of. Turns refer to it by index.
+// All data of a run. Turns refer to it by index.
 struct Experiment {
   std::vector<Prompt> prompts;
   std::vector<Batch> batches;
@@ -35,7 +35,7 @@ struct Experiment {
   std::vector<TurnResult> results;
 };
 
-// Two outputs that should be one.
+// Two outputs that should be equal.
 struct Mismatch {
   uint32_t prompt = 0;
   uint32_t sampling = 0;

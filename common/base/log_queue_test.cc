@@ -32,7 +32,7 @@ class StalledPipe {
     if (ends_[0] >= 0) close(ends_[0]);
     ends_[0] = -1;
   }
-  // Everything that comes until a line says so.
+  // Reads until a line contains `last`. Returns everything.
   std::vector<std::string> ReadUntil(const std::string& last) {
     std::string text;
     char buffer[4096];

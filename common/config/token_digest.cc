@@ -1,6 +1,5 @@
 #include "common/config/token_digest.h"
 
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/sha.h>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/config/secret.h"
 
 namespace tandem {
 namespace {
@@ -60,7 +60,7 @@ Sha256Digest Sha256(absl::string_view bytes) {
 
 bool TokenDigest::Matches(const Sha256Digest& token) const {
   const Sha256Digest salted = Salted(salt, token);
-  return CRYPTO_memcmp(salted.data(), digest.data(), digest.size()) == 0;
+  return EqualInConstantTime(Bytes(salted), Bytes(digest));
 }
 
 std::string TokenDigest::Text() const {

@@ -95,7 +95,8 @@ absl::Status BlockPool::CheckConserved(absl::Span<const BlockId> held) const {
     if (block >= blocks_.size()) return absl::InternalError(absl::StrCat("block ", block, " is held"));
     ++holders[block];
   }
-  std::vector<uint32_t> places(blocks_.size());  // In the list of free blocks and in that of cached ones.
+  // How often each block is in the list of free blocks or in that of cached ones.
+  std::vector<uint32_t> places(blocks_.size());
   for (BlockId block : free_) ++places[block];
   uint32_t num_listed = 0;
   for (uint32_t block = oldest_; block != kNone; block = blocks_[block].newer) {

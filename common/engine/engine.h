@@ -38,13 +38,14 @@ struct RowContext {
 // the step is finished. Rows may share parameters and counts.
 struct SeededChoice {
   const SamplingParameters* sampling = nullptr;  // Valid ones.
-  uint32_t position = 0;                         // Of the chosen token: how many tokens stand before it.
+  // The chosen token's position: the number of tokens before it.
+  uint32_t position = 0;
   // The counts for penalties, each token once (TargetSampler::Counts), and counts that replace or extend them
   // for this row: those of a tree's node include its path.
   absl::Span<const TokenCount> counts;
   absl::Span<const TokenCount> own_counts;
   TokenId* token = nullptr;  // Where to put it.
-  // Bit t % 32 of word t / 32 says whether token t may be chosen, [(vocab_size + 31) / 32]; none: any may.
+  // Bit t % 32 of word t / 32 tells whether token t is allowed, [(vocab_size + 31) / 32]; empty: all are.
   absl::Span<const uint32_t> allowed = {};
 };
 
@@ -81,9 +82,9 @@ struct StepRow {
   RowContext context;
   // Where to put the logits, [config().logits_size()]; nullptr if not wanted.
   float* logits = nullptr;
-  // Instead of logits, if the engine chooses; nullptr if not wanted.
+  // In place of logits, if the engine chooses; nullptr if not wanted.
   const SeededChoice* choice = nullptr;
-  // In addition to these, or alone, if the engine has features; nullptr if not wanted.
+  // Beside these, or alone, if the engine has features; nullptr if not wanted.
   const FeatureRequest* features = nullptr;
   // For draft heads only.
   const InputState* state = nullptr;
@@ -114,8 +115,8 @@ class Engine {
   virtual uint32_t num_blocks() const = 0;
   // The most rows one Step takes.
   virtual uint32_t max_rows() const = 0;
-  // Whether rows may ask for a choice. Those that want more than the chosen token (log probabilities, the
-  // distribution itself) ask for logits, in the same step if need be.
+  // Whether rows may ask for a choice. Rows that need more than the chosen token (log probabilities, the
+  // distribution itself) ask for logits, in the same step if necessary.
   virtual bool chooses() const { return false; }
   // Whether rows may ask for features.
   virtual bool has_features() const { return false; }

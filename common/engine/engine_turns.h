@@ -23,7 +23,7 @@ class EngineTurns {
 
  private:
   absl::Mutex mutex_;
-  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;    // Who asks now comes after so many.
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;    // The number of requests before the next one.
   uint64_t served_ ABSL_GUARDED_BY(mutex_) = 0;  // Turns that are over.
 };
 

@@ -67,7 +67,7 @@ absl::Status StepValidator::CheckCounts(absl::Span<const TokenCount> counts, siz
   return absl::OkStatus();
 }
 
-// What the row before has as well has been looked at.
+// Blocks that the previous row has too are already checked.
 absl::Status StepValidator::CheckChoice(const StepRow& row, const StepRow* before, size_t index) const {
   const SeededChoice& choice = *row.choice;
   if (!options_.chooses) {

@@ -25,7 +25,7 @@ class StepValidator {
     bool chooses = false;
     // Layers of the model, for an engine that has features.
     std::optional<uint32_t> feature_layers;
-    // Of a draft head: numbers of a target's states, and of a state of its own, 0 if it reads none.
+    // For a draft head: the size of a target's states, and of its own state, 0 if it reads none.
     std::optional<uint32_t> target_state_size;
     uint32_t own_state_size = 0;
   };
@@ -36,7 +36,7 @@ class StepValidator {
   absl::Status CheckRows(absl::Span<const StepRow> rows);
   absl::Status CheckCopies(absl::Span<const KvCopy> copies) const;
 
-  // Rows may name this adapter from now on, or not any more.
+  // From now on rows may name this adapter, or no longer may.
   void AllowAdapter(AdapterId adapter) { adapters_.push_back(adapter); }
   void ForbidAdapter(AdapterId adapter) { std::erase(adapters_, adapter); }
 
@@ -49,7 +49,7 @@ class StepValidator {
   absl::Status CheckSlot(SlotId slot, absl::string_view what, size_t index) const;
 
   const Options options_;
-  // In which step each slot was last written, so that two rows of one step cannot write the same.
+  // The step in which each slot was last written, so that two rows of one step cannot write the same slot.
   std::vector<uint32_t> slot_step_;
   uint32_t step_ = 0;
   std::vector<AdapterId> adapters_;

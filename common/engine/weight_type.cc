@@ -27,7 +27,7 @@ absl::string_view DTypeName(TensorView::DType dtype) {
   return "unknown";
 }
 
-// bfloat16 holds MXFP4's numbers as they are.
+// bfloat16 holds MXFP4's numbers exactly.
 bool IsBf16(const TensorView& matrix) {
   return matrix.dtype == TensorView::DType::kBF16 || matrix.dtype == TensorView::DType::kMxFp4;
 }

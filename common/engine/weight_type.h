@@ -14,15 +14,15 @@ namespace tandem {
 // always float32.
 enum class WeightType {
   kAsInFile,  // "auto": nothing is rounded.
-  kBf16,      // The same, and an error unless the files hold bfloat16.
-  kInt8,      // 8.25 bits a weight: integers of 8 bits, and a scale for every 64 of an output.
-  kInt4,      // 4.25 bits a weight, likewise. The output head and the embedding have 8.25.
+  kBf16,      // The same, and an error unless the files have bfloat16.
+  kInt8,      // 8.25 bits per weight: 8-bit integers, with a scale for every 64 of an output.
+  kInt4,      // 4.25 bits per weight, the same. Output head and embedding have 8.25.
   // The weights of kInt8 and kInt4, on CPUs, with inputs of 8 bits instead of 15: many rows cost half the
   // work.
   kW8A8,
   kW4A8,
-  // 8 bits a weight, on GPUs: e4m3 floats, with a scale for every output, or for every matrix. The output
-  // head and the embedding are bfloat16, which the files have to hold.
+  // 8 bits per weight, on GPUs: e4m3 floats, with a scale for every output, or for every matrix. The output
+  // head and the embedding stay in bfloat16, which the files must hold.
   kFp8,
   kFp8Tensor,
 };
@@ -41,10 +41,10 @@ bool HoldsQuantized(const Model& model);
 // "fp8-tensor", or the type in its files: "bf16", "f16" or "f32"; quantised matrices in files count as "f32".
 absl::string_view KeptWeightType(const Model& model, WeightType type);
 
-// Whether only engines on GPUs support it.
+// Whether only engines on GPUs support the type.
 bool IsGpuWeightType(WeightType type);
 
-// InvalidArgument for a type that the CPU engine, or engines on GPUs, do not support.
+// InvalidArgument for a type that the CPU engine, or GPU engines, do not support.
 absl::Status ValidateCpuWeightType(WeightType type);
 absl::Status ValidateGpuWeightType(WeightType type);
 

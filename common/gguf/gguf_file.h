@@ -36,7 +36,7 @@ struct GgufTypeInfo {
 };
 const GgufTypeInfo& InfoOf(GgufType type);
 
-// A tensor as it lies in the file.
+// A tensor as stored in the file.
 struct GgufTensor {
   GgufType type = GgufType::kF32;
   std::vector<int64_t>

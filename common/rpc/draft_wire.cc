@@ -43,7 +43,7 @@ absl::StatusOr<TokenIds> TokensFromProto(absl::string_view field, const ProtoIds
   return tokens;
 }
 
-void TokensToProto(const TokenIds& tokens, ProtoIds* ids) {
+void TokensToProto(absl::Span<const TokenId> tokens, ProtoIds* ids) {
   ids->Reserve(static_cast<int>(tokens.size()));
   for (TokenId token : tokens) ids->Add(static_cast<uint32_t>(token));
 }
@@ -329,7 +329,8 @@ absl::StatusOr<Grow> GrowFromProto(const v1::Grow& proto) {
   grow.prefix_hash = proto.prefix_hash();
   grow.first_id = proto.first_id();
   grow.parents.assign(proto.parents().begin(), proto.parents().end());
-  TANDEM_ASSIGN_OR_RETURN(grow.tokens, TokensFromProto("grow.tokens", proto.tokens()));
+  TANDEM_ASSIGN_OR_RETURN(const TokenIds tokens, TokensFromProto("grow.tokens", proto.tokens()));
+  grow.tokens.assign(tokens.begin(), tokens.end());
   grow.scores.assign(proto.scores().begin(), proto.scores().end());
   grow.exhausted = proto.exhausted();
   grow.step_seconds = proto.step_seconds();

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/status_macros.h"
+#include "common/config/secret.h"
 #include "common/rpc/access.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
@@ -85,8 +86,9 @@ int NoPassPhrase(char*, int, int, void*) {
 }
 
 absl::StatusOr<PrivateKey> ReadKey(const FlaggedFile& file) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string content, Content(file));
+  TANDEM_ASSIGN_OR_RETURN(std::string content, Content(file));
   PrivateKey key(PEM_read_bio_PrivateKey(Reader(content).get(), nullptr, NoPassPhrase, nullptr));
+  Cleanse(content);
   if (key == nullptr) return file.Error("expected a private key in PEM form, without a pass phrase");
   return key;
 }

@@ -21,15 +21,14 @@ size_t PlaceOfId(const List& list, NodeId id, const IdOf& id_of) {
   if (id > last) return list.size();
   size_t low = list.size() - 1 - std::min<size_t>(last - id, list.size() - 1);
   if (id_of(list[low]) >= id) return low;
-  size_t high = std::min<size_t>(id - id_of(list.front()), list.size() - 1);
-  // All before `low` are smaller, and the one at `high` is not.
-  for (++low; low < high;) {
-    const size_t middle = low + (high - low) / 2;
-    if (id_of(list[middle]) < id) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
+  const size_t high = std::min<size_t>(id - id_of(list.front()), list.size() - 1);
+  // All before `low` are smaller, and the one at `high` is not. Without branches on ids, as these would be
+  // guessed wrongly.
+  size_t count = high - ++low;
+  while (count > 0) {
+    const size_t half = (count + 1) / 2;
+    low += half * static_cast<size_t>(id_of(list[low + half - 1]) < id);
+    count -= half;
   }
   return low;
 }

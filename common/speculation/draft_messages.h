@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/token.h"
@@ -145,13 +147,15 @@ struct NodePrediction {
 };
 
 struct Grow {
+  static constexpr size_t kUsualNodes = 4;  // Of a step; more take memory of their own.
+
   uint32_t epoch = 0;
   uint32_t seen_commit = 0;
   uint64_t prefix_hash = 0;
   NodeId first_id = 0;
-  std::vector<NodeId> parents;
-  TokenIds tokens;
-  std::vector<float> scores;
+  absl::InlinedVector<NodeId, kUsualNodes> parents;
+  absl::InlinedVector<TokenId, kUsualNodes> tokens;
+  absl::InlinedVector<float, kUsualNodes> scores;
   bool exhausted = false;
   float step_seconds = 0.0f;
   std::vector<DraftDistribution>

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <numeric>
 
+#include "absl/container/inlined_vector.h"
+
 namespace tandem {
 
 DraftOrigin Guesses::credited() const {
@@ -25,6 +27,7 @@ uint32_t MergedTree::FindOrAdd(uint32_t parent, TokenId token, uint32_t depth) {
 void MergedTree::Add(DraftOrigin origin, absl::Span<const TreeNode> nodes) {
   std::vector<uint32_t> places;  // Of each node in entries_, from 1.
   places.reserve(nodes.size());
+  entries_.reserve(entries_.size() + nodes.size());
   for (const TreeNode& node : nodes) {
     uint32_t parent = 0;
     double above = 1.0;
@@ -45,21 +48,27 @@ void MergedTree::Add(DraftOrigin origin, absl::Span<const TreeNode> nodes) {
 }
 
 MergedTree::Selection MergedTree::Take(uint32_t most) && {
-  std::vector<double> sums(entries_.size() + 1, 0.0);  // Of the children of each, the root's first.
+  constexpr size_t kUsualNodes = 32;
+  // Of the children of each, the root's first.
+  absl::InlinedVector<double, kUsualNodes> sums(entries_.size() + 1, 0.0);
   for (const Entry& entry : entries_) sums[entry.parent] += entry.probability;
-  std::vector<double> path(entries_.size() + 1, 1.0);
+  absl::InlinedVector<double, kUsualNodes> path(entries_.size() + 1, 1.0);
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
     path[i + 1] = path[entry.parent] * entry.probability / std::max(sums[entry.parent], 1.0);
   }
-  // A stable order of falling path scores keeps parents, which are never worse, before their children.
-  std::vector<uint32_t> order(entries_.size());
+  // The order of falling path scores, then of places, keeps parents, which are never worse, before their
+  // children.
+  absl::InlinedVector<uint32_t, kUsualNodes> order(entries_.size());
   std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return path[a + 1] > path[b + 1]; });
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return path[a + 1] != path[b + 1] ? path[a + 1] > path[b + 1] : a < b;
+  });
   if (order.size() > most) order.resize(most);
   Selection selection;
-  std::vector<NodeId> ids(entries_.size() + 1, 0);
+  selection.nodes.reserve(order.size());
+  selection.guesses.reserve(order.size());
+  absl::InlinedVector<NodeId, kUsualNodes> ids(entries_.size() + 1, 0);
   for (const uint32_t at : order) {
     const Entry& entry = entries_[at];
     ids[at + 1] = static_cast<NodeId>(selection.nodes.size()) + 1;

@@ -16,18 +16,17 @@ struct Entry {
   uint32_t index = 0;
 };
 
-std::vector<Entry> EntriesOf(const ChoiceSession& session, uint32_t session_index) {
-  std::vector<Entry> entries;
-  entries.reserve(session.candidates.size());
+void AddEntries(const ChoiceSession& session, uint32_t session_index, std::vector<Entry>* entries) {
+  const size_t first = entries->size();
   for (uint32_t i = 0; i < session.candidates.size(); ++i) {
     const ChoiceNode& node = session.candidates[i];
     assert(node.parent == ChoiceNode::kRoot || node.parent < i);
-    const double above = node.parent == ChoiceNode::kRoot ? 1.0 : entries[node.parent].path_probability;
+    const double above =
+        node.parent == ChoiceNode::kRoot ? 1.0 : (*entries)[first + node.parent].path_probability;
     // Not a number counts as impossible.
     const double probability = node.probability > 0.0 ? std::min(node.probability, 1.0) : 0.0;
-    entries.push_back({.path_probability = above * probability, .session = session_index, .index = i});
+    entries->push_back({.path_probability = above * probability, .session = session_index, .index = i});
   }
-  return entries;
 }
 
 // By worth; equals in order of sessions and indices, which keeps parents before their children.
@@ -47,16 +46,20 @@ double SecondsOf(const ChoiceCosts& costs, size_t num_nodes, uint32_t prompt_row
 
 NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCosts& costs) {
   std::vector<Entry> all;
+  size_t num_candidates = 0;
+  for (const ChoiceSession& session : sessions) num_candidates += session.candidates.size();
+  all.reserve(num_candidates);
   size_t num_wanted = 0;
   for (uint32_t s = 0; s < sessions.size(); ++s) {
-    std::vector<Entry> entries = EntriesOf(sessions[s], s);
+    const size_t first = all.size();
+    AddEntries(sessions[s], s, &all);
     if (sessions[s].probe.has_value() && sessions[s].most_nodes > 0) {
-      entries[*sessions[s].probe].wanted = true;
+      all[first + *sessions[s].probe].wanted = true;
       ++num_wanted;
     }
-    std::sort(entries.begin(), entries.end(), Before);
-    if (entries.size() > sessions[s].most_nodes) entries.resize(sessions[s].most_nodes);
-    all.insert(all.end(), entries.begin(), entries.end());
+    if (all.size() - first <= sessions[s].most_nodes) continue;
+    std::sort(all.begin() + static_cast<ptrdiff_t>(first), all.end(), Before);
+    all.resize(first + sessions[s].most_nodes);
   }
   std::sort(all.begin(), all.end(), Before);
   if (all.size() > costs.most_nodes) all.resize(costs.most_nodes);
@@ -65,12 +68,17 @@ NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCos
   NodeChoice choice{.nodes = std::vector<std::vector<uint32_t>>(sessions.size())};
   // expected[n]: tokens with the n best candidates.
   std::vector<double> expected = {costs.fixed_tokens};
+  expected.reserve(all.size() + 1);
   for (const Entry& entry : all) expected.push_back(expected.back() + entry.path_probability);
   // The count from num_wanted on with the greatest worth; the least of equals.
   const auto best = [&](const auto& worth) {
     size_t best_count = num_wanted;
+    double best_worth = worth(num_wanted);
     for (size_t count = num_wanted + 1; count <= all.size(); ++count) {
-      if (worth(count) > worth(best_count)) best_count = count;
+      const double its_worth = worth(count);
+      if (!(its_worth > best_worth)) continue;
+      best_count = count;
+      best_worth = its_worth;
     }
     return best_count;
   };
@@ -87,6 +95,7 @@ NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCos
   }
   choice.expected_tokens = expected[best_count];
   choice.seconds = SecondsOf(costs, best_count, costs.prompt_rows);
+  for (size_t s = 0; s < sessions.size(); ++s) choice.nodes[s].reserve(sessions[s].candidates.size());
   for (size_t i = 0; i < best_count; ++i) choice.nodes[all[i].session].push_back(all[i].index);
   for (std::vector<uint32_t>& nodes : choice.nodes) std::sort(nodes.begin(), nodes.end());
   return choice;

@@ -58,9 +58,13 @@ double ScoreCalibration::Table::At(double score) const {
   // Beyond the ends the curve goes on in proportion, which leaves the identity what it is.
   if (score <= scores.front()) return probabilities.front() * score / scores.front();
   if (score >= scores.back()) return std::min(probabilities.back() * score / scores.back(), kMost);
-  // The first one above: without branches, as these would be guessed wrongly.
+  // The first one above, by strides at first: without branches, as these would be guessed wrongly.
+  constexpr size_t kStride = 6;
+  static_assert(kBins % kStride == 0);
   size_t high = 0;
-  for (const double each : scores) high += each <= score ? 1 : 0;
+  for (size_t end = kStride; end < kBins; end += kStride) high += scores[end - 1] <= score ? kStride : 0;
+  const auto stride = scores.begin() + static_cast<ptrdiff_t>(high);
+  for (size_t i = 0; i + 1 < kStride; ++i) high += stride[i] <= score ? 1 : 0;
   const double share = (score - scores[high - 1]) / (scores[high] - scores[high - 1]);
   return probabilities[high - 1] + share * (probabilities[high] - probabilities[high - 1]);
 }

@@ -107,8 +107,7 @@ void TargetSampler::Cut(TokenGaps& gaps) const {
   if (sampling_.min_p > 0.0f) gaps.KeepMinP(sampling_.min_p);
 }
 
-std::vector<TokenProbability> TargetSampler::Guess(absl::Span<float> logits, uint32_t position,
-                                                   size_t count) const {
+TokenProbabilities TargetSampler::Guess(absl::Span<float> logits, uint32_t position, size_t count) const {
   assert(logits.size() == static_cast<size_t>(vocab_size_) && count > 0);
   Adjust(logits, position);
   const PeakLogit peak = FindPeak(logits);
@@ -116,13 +115,13 @@ std::vector<TokenProbability> TargetSampler::Guess(absl::Span<float> logits, uin
   const auto clamped = [](double probability) {
     return std::clamp(static_cast<float>(probability), std::numeric_limits<float>::min(), 1.0f);
   };
-  std::vector<TokenProbability> guesses;
+  TokenProbabilities guesses;
   guesses.reserve(count);
   if (sampling_.temperature == 0.0f) {
     const TokenGaps gaps(logits, peak, /*temperature=*/1.0f);
     const auto total = static_cast<double>(gaps.TotalWeight());
-    for (TokenId token : gaps.MostLikely(count)) {
-      guesses.push_back({token, clamped(static_cast<double>(TokenWeight(gaps.gap(token))) / total)});
+    for (const auto& [token, gap] : gaps.MostLikely(count)) {
+      guesses.push_back({token, clamped(static_cast<double>(TokenWeight(gap)) / total)});
     }
     return guesses;
   }
@@ -143,12 +142,10 @@ void TargetSampler::AddLogprobs(absl::Span<const float> logits, const PeakLogit&
   const TokenGaps gaps(logits, peak, /*temperature=*/1.0f);
   // log softmax(v) = -gap(v) - log(sum of exp(-gap)).
   const double log_total = NaturalLog(std::ldexp(static_cast<double>(gaps.TotalWeight()), -kWeightBits));
-  const auto logprob = [&](TokenId token) {
-    return static_cast<float>(-double{gaps.gap(token)} - log_total);
-  };
-  choice.logprob = logprob(choice.token);
-  for (TokenId token : gaps.MostLikely(static_cast<size_t>(num_logprobs))) {
-    choice.top_logprobs.push_back({token, logprob(token)});
+  const auto logprob = [&](float gap) { return static_cast<float>(-double{gap} - log_total); };
+  choice.logprob = logprob(gaps.gap(choice.token));
+  for (const auto& [token, gap] : gaps.MostLikely(static_cast<size_t>(num_logprobs))) {
+    choice.top_logprobs.push_back({token, logprob(gap)});
   }
 }
 
@@ -197,8 +194,8 @@ std::vector<double> TargetSampler::Weights(absl::Span<float> logits, uint32_t po
   return gaps.Weights();
 }
 
-std::vector<TokenProbability> TargetSampler::MostLikely(absl::Span<float> logits, uint32_t position,
-                                                        size_t count) const {
+TokenProbabilities TargetSampler::MostLikely(absl::Span<float> logits, uint32_t position,
+                                             size_t count) const {
   assert(logits.size() == static_cast<size_t>(vocab_size_) && count > 0);
   Adjust(logits, position);
   const PeakLogit peak = FindPeak(logits);
@@ -206,16 +203,17 @@ std::vector<TokenProbability> TargetSampler::MostLikely(absl::Span<float> logits
   if (sampling_.temperature == 0.0f) return {{peak.token, 1.0f}};
   TokenGaps gaps(logits, peak, sampling_.temperature);
   Cut(gaps);
-  std::vector<TokenProbability> most_likely;
+  TokenProbabilities most_likely;
   double total = 0.0;
-  for (TokenId token : gaps.MostLikely(count)) {
+  const TokenGaps::LikelyTokens likely = gaps.MostLikely(count);
+  for (const auto& [token, gap] : likely) {
     // What has no weight is never chosen.
-    if (TokenWeight(gaps.gap(token)) == 0) break;
-    total += static_cast<double>(TokenWeight(gaps.gap(token)));
+    if (TokenWeight(gap) == 0) break;
+    total += static_cast<double>(TokenWeight(gap));
     most_likely.push_back({token});
   }
-  for (TokenProbability& token : most_likely) {
-    token.probability = static_cast<float>(static_cast<double>(TokenWeight(gaps.gap(token.token))) / total);
+  for (size_t i = 0; i < most_likely.size(); ++i) {
+    most_likely[i].probability = static_cast<float>(static_cast<double>(TokenWeight(likely[i].gap)) / total);
   }
   return most_likely;
 }

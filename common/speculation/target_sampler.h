@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/speculation/gumbel.h"
@@ -18,6 +19,7 @@ struct TokenProbability {
   TokenId token = 0;
   float probability = 0.0f;  // In (0, 1].
 };
+using TokenProbabilities = absl::InlinedVector<TokenProbability, 8>;
 
 struct TokenLogprob {
   TokenId token = 0;
@@ -80,7 +82,7 @@ class TargetSampler {
   // probabilities are the softmax of these scores, as if the target's logits differed from the drafter's by
   // standard Gumbel errors. At temperature 0 they are the softmax at temperature 1. `logits` [vocab_size] is
   // overwritten. None when no logit is finite.
-  std::vector<TokenProbability> Guess(absl::Span<float> logits, uint32_t position, size_t count) const;
+  TokenProbabilities Guess(absl::Span<float> logits, uint32_t position, size_t count) const;
 
   // For rules that need the distribution itself (verification_rule.h): what Choose draws from, as weights
   // [vocab_size] that are not negative and whose sum is positive. At temperature 0 all of it is on one token.
@@ -88,7 +90,7 @@ class TargetSampler {
   std::vector<double> Weights(absl::Span<float> logits, uint32_t position) const;
   // The same distribution cut to its `count` (> 0) most likely tokens, most likely first, with probabilities
   // relative to what is kept. None when no logit is finite. `logits` is overwritten.
-  std::vector<TokenProbability> MostLikely(absl::Span<float> logits, uint32_t position, size_t count) const;
+  TokenProbabilities MostLikely(absl::Span<float> logits, uint32_t position, size_t count) const;
   // As Choose, when `token` was chosen by other means. `logits` is overwritten; without log probabilities it
   // is not looked at and may be empty.
   TokenChoice Describe(absl::Span<float> logits, TokenId token, uint32_t position, int num_logprobs) const;

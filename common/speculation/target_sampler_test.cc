@@ -491,7 +491,7 @@ TEST(GuessTest, TheFirstGuessOnTheTargetsOwnLogitsIsTheTargetsChoice) {
     TargetSampler sampler(sampling, kVocab, {1, 2, 3});
     sampler.Append(7);
     std::vector<float> copy = logits;
-    const std::vector<TokenProbability> guesses = sampler.Guess(absl::MakeSpan(copy), position, 4);
+    const TokenProbabilities guesses = sampler.Guess(absl::MakeSpan(copy), position, 4);
     ASSERT_EQ(guesses.size(), 4u);
     EXPECT_EQ(guesses[0].token, sampler.Choose(absl::MakeSpan(logits), position).token) << position;
     float sum = 0.0f;

@@ -70,6 +70,16 @@ TANDEM_AVX512 void FindPeaksAvx512(const float* logits, size_t num_blocks, float
   }
 }
 
+// +infinity is the largest finite number.
+TANDEM_AVX512 uint64_t FindEqualAvx512(const float (&logits)[kTokenBlock], float peak) {
+  uint64_t found = 0;
+  for (int i = 0; i < kTokenBlock; i += 16) {
+    const __m512 logit = _mm512_min_ps(_mm512_set1_ps(kLargest), _mm512_loadu_ps(logits + i));
+    found |= uint64_t{_mm512_cmp_ps_mask(logit, _mm512_set1_ps(peak), _CMP_EQ_OQ)} << i;
+  }
+  return found;
+}
+
 TANDEM_AVX512 void LoadGapsAvx512(const GapScale& scale, float cut_gap, int32_t last,
                                   const float (&logits)[kTokenBlock], float (&gaps)[kTokenBlock]) {
   const __m512 infinity = _mm512_set1_ps(kInfinity);
@@ -188,6 +198,19 @@ void FindBlockPeaks(absl::Span<const float> logits, absl::Span<float> peaks) {
     peaks[index] = PeakOfBlock(block);
   }
   for (float& peak : peaks) peak = std::min(peak, kLargest);
+}
+
+size_t FindInBlock(absl::Span<const float> logits, size_t index, float peak) {
+#if defined(__x86_64__)
+  if (ComputesWithAvx512()) {
+    float block[kTokenBlock];
+    CopyBlock(logits, index, block);
+    return static_cast<size_t>(std::countr_zero(FindEqualAvx512(block, peak)));
+  }
+#endif
+  size_t token = index * kTokenBlock;
+  while (std::min(logits[token], kLargest) != peak) ++token;
+  return token - index * kTokenBlock;
 }
 
 NearTokens::NearTokens(size_t vocab_size)

@@ -20,6 +20,9 @@ inline constexpr float kWeightlessGap = 28.5f;
 // number; -infinity where a block has nothing else.
 void FindBlockPeaks(absl::Span<const float> logits, absl::Span<float> peaks);
 
+// The place in block `index` of its first logit that is `peak`, which is the block's peak, above -infinity.
+size_t FindInBlock(absl::Span<const float> logits, size_t index, float peak);
+
 // How far a logit is below the best one, after temperature: (best - logit) / temperature, where NaN and
 // -infinity give infinity, and +infinity counts as the largest finite number.
 struct GapScale {

@@ -20,11 +20,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr TokenId kLastToken = std::numeric_limits<TokenId>::max();
 
-float Sanitised(float logit) {
-  const float limited = logit > kLargest ? kLargest : logit;
-  return limited == limited ? limited : -kInfinity;
-}
-
 // In the order of (gap, id).
 uint64_t KeyOf(float gap, TokenId token) {
   return uint64_t{std::bit_cast<uint32_t>(gap)} << 32 | static_cast<uint32_t>(token);
@@ -137,11 +132,9 @@ PeakLogit FindPeak(absl::Span<const float> logits) {
     block = index;
   }
   if (best == -kInfinity) return peak;
-  size_t token = block * kTokenBlock;
-  while (Sanitised(logits[token]) != best) ++token;
   // Without the sign of -0, which a difference with 0 would pass on.
   peak.logit = best + 0.0f;
-  peak.token = static_cast<TokenId>(token);
+  peak.token = static_cast<TokenId>(block * kTokenBlock + FindInBlock(logits, block, best));
   return peak;
 }
 
@@ -149,18 +142,18 @@ TokenGaps::TokenGaps(absl::Span<const float> logits, const PeakLogit& peak, floa
     : logits_(logits),
       scale_{.best = peak.logit, .temperature = temperature},
       peak_token_(peak.token),
-      minima_((peak.of_blocks.size() + kTokenBlock - 1) / kTokenBlock * kTokenBlock, -kInfinity) {
+      minima_(peak.of_blocks.begin(), peak.of_blocks.end()) {
   assert(peak.logit > -kInfinity && temperature > 0.0f);
   // The same operations keep the order: the greatest logit of a block has its smallest gap.
-  std::copy(peak.of_blocks.begin(), peak.of_blocks.end(), minima_.begin());
-  for (size_t first = 0; first < minima_.size(); first += kTokenBlock) {
+  size_t next = 0;
+  for (; next + kTokenBlock <= minima_.size(); next += kTokenBlock) {
     float logits_of_blocks[kTokenBlock];
     float gaps[kTokenBlock];
-    std::memcpy(logits_of_blocks, &minima_[first], sizeof(gaps));
+    std::memcpy(logits_of_blocks, &minima_[next], sizeof(gaps));
     LoadGaps(scale_, kEverything.gap, kTokenBlock, logits_of_blocks, gaps);
-    std::memcpy(&minima_[first], gaps, sizeof(gaps));
+    std::memcpy(&minima_[next], gaps, sizeof(gaps));
   }
-  minima_.resize(peak.of_blocks.size());
+  for (; next < minima_.size(); ++next) minima_[next] = GapOf(scale_, minima_[next]);
 }
 
 float TokenGaps::gap(TokenId token) const {
@@ -252,8 +245,8 @@ void TokenGaps::Apply(const Cut& cut) {
   if (KeyOf(cut.gap, cut.last_token) < KeyOf(cut_.gap, cut_.last_token)) cut_ = cut;
 }
 
-std::vector<TokenId> TokenGaps::MostLikely(size_t count) const {
-  std::vector<TokenId> tokens;
+TokenGaps::LikelyTokens TokenGaps::MostLikely(size_t count) const {
+  LikelyTokens tokens;
   if (count == 0) return tokens;
   const float bound = BoundOfCount(count);
   absl::InlinedVector<uint64_t, 2 * kTokenBlock> keys;
@@ -261,9 +254,12 @@ std::vector<TokenId> TokenGaps::MostLikely(size_t count) const {
     if (MinimumOf(index) > bound) continue;
     float block[kTokenBlock];
     LoadBlock(index, block);
-    for (uint64_t left = FindUpTo(bound, block); left != 0; left &= left - 1) {
+    uint64_t left = FindUpTo(bound, block);
+    size_t next = keys.size();
+    keys.resize(next + static_cast<size_t>(std::popcount(left)));
+    for (; left != 0; left &= left - 1) {
       const int i = std::countr_zero(left);
-      keys.push_back(KeyOf(block[i], static_cast<TokenId>(index * kTokenBlock) + i));
+      keys[next++] = KeyOf(block[i], static_cast<TokenId>(index * kTokenBlock) + i);
     }
   }
   if (keys.size() > count) {
@@ -272,7 +268,7 @@ std::vector<TokenId> TokenGaps::MostLikely(size_t count) const {
   }
   std::sort(keys.begin(), keys.end());
   tokens.reserve(keys.size());
-  for (const uint64_t key : keys) tokens.push_back(CutAt(key).last_token);
+  for (const uint64_t key : keys) tokens.push_back({.token = CutAt(key).last_token, .gap = CutAt(key).gap});
   return tokens;
 }
 

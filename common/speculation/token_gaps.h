@@ -43,8 +43,13 @@ class TokenGaps {
   uint64_t TotalWeight() const;
   // TokenWeight of every token. [vocab_size]
   std::vector<double> Weights() const;
+  struct LikelyToken {
+    TokenId token = 0;
+    float gap = 0.0f;
+  };
+  using LikelyTokens = absl::InlinedVector<LikelyToken, 8>;
   // At most `count` tokens with finite gaps, most likely first.
-  std::vector<TokenId> MostLikely(size_t count) const;
+  LikelyTokens MostLikely(size_t count) const;
 
   // Keep the `count` most likely tokens, `count` > 0.
   void KeepTopK(uint32_t count);

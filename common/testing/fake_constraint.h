@@ -13,9 +13,9 @@
 
 namespace tandem {
 
-// A constraint for tests: allows about a third of the tokens, which ones depends on all tokens before. Every
-// fourth token is the only one that may come, never the end-of-text token, which is token 0. From the twelfth
-// on the output may end after every fourth.
+// A constraint for tests. It allows about a third of the tokens, chosen by all tokens before. At every fourth
+// position it forces one token, never the end-of-text token, which is token 0. From the twelfth token on, the
+// output may end after every fourth.
 class FakeConstraint final : public ConstraintState {
  public:
   struct Options {

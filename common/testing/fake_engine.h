@@ -12,12 +12,12 @@
 
 namespace tandem {
 
-// An engine without a model, for tests and simulations of what stands on an engine.
+// An engine without a model, for tests and simulations of code that uses an engine.
 //
-// A slot remembers a 64-bit stand-in for keys and values: a hash of the row's token and of the stand-ins of
-// all slots before it in the row's context. The row's logits are a hash of that. So, as with a real model,
-// they are a function of the tokens of the context alone as long as every slot holds what its reader
-// believes, and any mistake with slots, blocks, positions or copies changes them.
+// A slot holds 64 bits in place of keys and values: a hash of the row's token and of the values in all slots
+// before it in the row's context. The row's logits are a hash of that. So, as with a real model, they depend
+// only on the tokens of the context as long as every slot holds what its reader expects, and any mistake with
+// slots, blocks, positions or copies changes them.
 //
 // Two engines with the same options compute the same. One can be made to agree with another, as a drafter
 // agrees with its target: see Options::agreement.

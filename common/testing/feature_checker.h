@@ -13,10 +13,11 @@
 
 namespace tandem {
 
-// A draft head's end of one session, which knows what it must be sent: the states that the target computes
-// for the committed text, each position once, in order and without gaps. Shown every message of the verifier
-// for the session, in the order in which they arrive, it says what is wrong with one. What is old may come
-// late or twice, as a drafter has to expect it: what is of an older epoch, or known already, is passed over.
+// The end of one session at a draft head's drafter. It knows which features it must be sent: the states that
+// the target computes for the committed text, each position once, in order and without gaps. A test shows it
+// every message of the verifier for the session, in the order of arrival, and it reports what is wrong. Old
+// messages may come late or twice, as a drafter must expect: those of an older epoch, or with known
+// positions, are ignored.
 class FeatureChecker {
  public:
   // `target` is what the verifier runs, and outlives this.

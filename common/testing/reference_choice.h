@@ -6,8 +6,8 @@
 
 namespace tandem {
 
-// What an engine that chooses has to answer to `choice` where it computes `logits` [vocab_size], which are
-// overwritten: TargetSampler's word, given tokens that stand as often as the counts say.
+// The right answer of an engine to `choice`, given its `logits` [vocab_size], which are overwritten: the
+// token that TargetSampler chooses if tokens occur as often as the counts say.
 TokenId ReferenceAnswer(const SeededChoice& choice, absl::Span<float> logits);
 
 }  // namespace tandem

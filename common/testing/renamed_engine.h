@@ -11,8 +11,8 @@
 
 namespace tandem {
 
-// Another engine under other token ids: a draft model whose vocabulary is to be bridged, for tests. Tokens of
-// its own, which the other engine has not, are what it finds the likeliest by far.
+// Another engine under other token ids, for tests: a draft model whose vocabulary needs a bridge. Tokens that
+// the other engine does not have are by far the likeliest.
 //
 // Thread rule: that of Engine.
 class RenamedEngine final : public Engine {

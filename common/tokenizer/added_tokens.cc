@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-// Finding is linear in the text times the longest token.
+// The search is linear in the text's length times that of the longest token.
 constexpr size_t kMaxContentBytes = 1024;
 
 absl::StatusOr<AddedToken> ParseAddedToken(const JsonView& json, const Normalizer* normalizer) {
@@ -45,7 +45,7 @@ bool IsSingleWord(absl::string_view text, size_t begin, size_t end) {
   return free_before && free_after;
 }
 
-// Where the white space that ends at `end` begins, not before `floor`.
+// The beginning of the white space that ends at `end`; not before `floor`.
 size_t WhiteSpaceBegin(absl::string_view text, size_t end, size_t floor) {
   while (end > floor) {
     const absl::string_view before = text.substr(floor, end - floor);
@@ -113,7 +113,7 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<const AddedToken*>& tokens)
       if (is_new) token_at_node_.push_back(nullptr);
       node = it->second;
     }
-    // Of two tokens that normalize to the same text the first one counts.
+    // If two tokens normalize to the same text, the first one counts.
     if (token_at_node_[node] == nullptr) token_at_node_[node] = token;
   }
 }
@@ -143,7 +143,7 @@ std::vector<TokenSpan> AddedTokenFinder::Cut(absl::string_view text, bool parse_
     }
     size_t begin = at;
     size_t end = at + match.length;
-    at = end;  // the search goes on behind a match even when the match does not count
+    at = end;  // the search continues after a match, even if the match does not count
     if (match.token->special && !parse_special) continue;
     if (match.token->single_word && !IsSingleWord(text, begin, end)) continue;
     if (match.token->strip_left)

@@ -16,7 +16,7 @@ constexpr size_t kMaxAffixBytes = 256;
 constexpr TokenId kNoToken = -1;
 constexpr TokenId kAbsorbed = -2;
 
-// The two sides of a merge, written "a b" or ["a", "b"]; nothing when it is written otherwise.
+// The two sides of a merge, written "a b" or ["a", "b"]; nullopt if it is written in another way.
 std::optional<std::pair<absl::string_view, absl::string_view>> MergeSides(const nlohmann::json& json) {
   if (json.is_array()) {
     if (json.size() != 2 || !json[0].is_string() || !json[1].is_string()) return std::nullopt;
@@ -34,7 +34,8 @@ std::optional<std::pair<absl::string_view, absl::string_view>> MergeSides(const 
 
 size_t NumCharacters(absl::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // All but the bytes that go on with one.
+    // All bytes except those that continue a character.
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   }));
 }
 
@@ -110,14 +111,14 @@ absl::Status BpeModel::ParseMerges(const JsonView& json) {
   std::string merged;
   for (const nlohmann::json& element : json.value()) {
     const auto place = [&] { return json.At(element, absl::StrCat("[", index, "]")); };
-    // Merges copied from a merges.txt can begin with its version line, which has no rank.
+    // Merges copied from a merges.txt may begin with its version line, which has no rank.
     const bool is_version_line =
         element.is_string() && absl::StartsWith(element.get_ref<const std::string&>(), "#version");
     if (!is_version_line) {
       const auto sides = MergeSides(element);
       if (!sides.has_value()) return place().Invalid("expected two tokens: \"a b\" or [\"a\", \"b\"]");
       merged.assign(sides->first.data(), sides->first.size());
-      // The second side is written with the prefix, which the whole has only in front.
+      // The second side is written with the prefix. In the merged token, only the beginning has it.
       if (sides->second.size() < continuing_prefix_.size()) {
         return place().Invalid("the second token is shorter than the continuing_subword_prefix");
       }
@@ -131,7 +132,7 @@ absl::Status BpeModel::ParseMerges(const JsonView& json) {
                                                                : absl::string_view(merged);
         return place().Invalid(absl::StrCat("token '", missing, "' is not in the vocabulary"));
       }
-      // Of two merges of the same pair the later one counts.
+      // If a pair has two merges, the later one counts.
       merges_[{*left, *right}] = {rank, *result};
       longest_merged_ = std::max(longest_merged_, NumCharacters(merged));
       ++rank;
@@ -193,13 +194,13 @@ bool BpeModel::AddByteTokens(absl::string_view character, Scratch& scratch) cons
 
 size_t BpeModel::MostSymbols(size_t num_tokens) const {
   const size_t unbounded = std::numeric_limits<size_t>::max();
-  // An unknown token without content could be merged without adding to the length.
+  // An unknown token without content could be merged without making the result longer.
   if (unknown_content_.has_value() && unknown_content_->empty()) return unbounded;
   return num_tokens > unbounded / longest_merged_ ? unbounded : num_tokens * longest_merged_;
 }
 
 absl::Status BpeModel::SplitCharacters(absl::string_view word, size_t max_symbols, Scratch& scratch) const {
-  // An unknown character waits here: with fuse_unk one token stands for all unknown characters up to the next
+  // An unknown character that waits: with fuse_unk, one token replaces all unknown characters up to the next
   // known one. Byte tokens do not end the wait, as in the Hugging Face library.
   std::optional<TokenId> pending_unknown;
   const auto flush_unknown = [&] {

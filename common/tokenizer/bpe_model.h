@@ -16,12 +16,12 @@
 
 namespace tandem {
 
-// Ids at or above this are refused: no model has such a vocabulary, and tables are as long as the highest id.
+// Ids at or above this are refused. No model has such a vocabulary, and tables are as long as the highest id.
 inline constexpr TokenId kMaxTokenId = (TokenId{1} << 24) - 1;
 
-// The byte-pair-encoding model of a tokenizer.json. Starts a word from its characters and merges the
-// neighbours of lowest rank, leftmost first, until no merge applies; with a priority queue, so O(n log n) in
-// the word's length. Immutable, safe to share between threads.
+// The byte-pair-encoding model of a tokenizer.json. It splits a word into its characters and merges the
+// neighbours of lowest rank, leftmost first, until no merge applies. A priority queue makes this O(n log n)
+// in the word's length. Immutable, so thread-safe.
 class BpeModel {
  public:
   // Memory that is reused from word to word; one for each thread.

@@ -14,7 +14,7 @@ namespace tandem {
 // The character of each byte of `bytes`, appended to `out` as UTF-8.
 void AppendByteAlphabet(absl::string_view bytes, std::string& out);
 
-// The bytes that `text` stands for, or nothing when it holds a character outside the alphabet.
+// The bytes that `text` encodes; nullopt if it contains a character outside the alphabet.
 std::optional<std::string> BytesFromAlphabet(absl::string_view text);
 
 }  // namespace tandem

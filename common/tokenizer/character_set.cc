@@ -17,8 +17,8 @@ std::string ClassOf(absl::string_view members, bool negated) {
 
 std::string TestOf(const CharacterSet& set);
 
-// A look-ahead that holds before a character of the union. Atomic: another member that holds too is no other
-// way to match.
+// A look-ahead that succeeds before a character of the union. It is atomic: if several members match, that is
+// not another way to match.
 std::string TestOf(const CharacterSet::Union& set) {
   if (set.nested.empty()) return absl::StrCat("(?=", ClassOf(set.members, false), ")");
   if (set.members.empty() && set.nested.size() == 1) return TestOf(set.nested[0]);
@@ -122,7 +122,8 @@ constexpr Property kCategories[] = {
     {"any", "\\x{0}-\\x{10FFFF}"},
 };
 
-// Alphabetic and Lowercase hold characters since Unicode 16 that were assigned before and outside of them.
+// Alphabetic and Lowercase contain characters, since Unicode 16, that were assigned earlier without these
+// properties.
 #define TANDEM_ALPHABETIC \
   "\\p{Alphabetic}\\x{363}-\\x{36F}\\x{C04}\\x{F82}-\\x{F83}\\x{1DD3}-\\x{1DE6}\\x{11080}-\\x{11081}"
 #define TANDEM_LOWERCASE "\\p{Lowercase}\\x{10FC}\\x{A7F2}-\\x{A7F4}\\x{AB69}"
@@ -131,7 +132,7 @@ constexpr Property kCategories[] = {
   "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}" \
   "\\x{1F170}-\\x{1F189}"
 
-// The POSIX classes, which Oniguruma takes from Unicode.
+// The POSIX classes, as Oniguruma derives them from Unicode.
 constexpr Property kPosixClasses[] = {
     {"alnum", TANDEM_ALPHABETIC "\\p{Nd}"},
     {"alpha", TANDEM_ALPHABETIC},
@@ -176,7 +177,7 @@ void AddToUnion(CharacterSet set, CharacterSet::Union& to) {
 
 std::string PatternOf(const CharacterSet& set) {
   if (set.is_simple()) return ClassOf(set.operands[0].members, set.negated);
-  // One operand that is a class takes the character; the others are looked for in front of it.
+  // One operand, which must be a class, consumes the character. Look-aheads in front of it test the others.
   std::string tests;
   std::string taken;
   if (!set.negated) {
@@ -194,7 +195,7 @@ std::string PatternOf(const CharacterSet& set) {
 }
 
 std::optional<CharacterSet> FindPropertySet(absl::string_view name, bool in_brackets) {
-  // The POSIX class takes symbols too, the property of the same name does not.
+  // The POSIX class contains symbols, the property of the same name does not.
   if (in_brackets && name == "punct") return CharacterSet::Of("\\p{P}\\p{S}");
   if (!in_brackets && name == "word") return CharacterSet::Of(kLoneWordMembers);
   if (!in_brackets && name == "assigned") return CharacterSet::Of("\\P{Cn}");

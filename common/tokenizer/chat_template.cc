@@ -16,19 +16,19 @@
 namespace tandem {
 namespace {
 
-// What a rendering may copy and search, as a multiple of its output: templates slice, strip and split what
-// they were given many times over.
+// How many bytes a rendering may copy and search for each byte of its limit: templates slice, strip and split
+// the same texts many times.
 constexpr int64_t kBytesPerOutputByte = 256;
 
-// Behind the content of a message that is continued, until the prompt is cut there. Some templates know the
-// tag that transformers uses, so it is the same.
+// Marks the end of the content of a message to continue, until the prompt is cut there. This is the tag that
+// transformers uses, because some templates know it.
 constexpr absl::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 std::string Seen(std::string text, const ChatTemplateOptions& options) {
   return options.on_text == nullptr ? std::move(text) : options.on_text(std::move(text));
 }
 
-// No deeper than JsonView lets it be.
+// JsonView bounds the depth.
 absl::StatusOr<JinjaValue> FromJson(const nlohmann::ordered_json& json, const ChatTemplateOptions& options) {
   if (json.is_boolean()) return JinjaValue::Bool(json.get<bool>());
   if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
@@ -53,16 +53,16 @@ absl::StatusOr<JinjaValue> FromJson(const nlohmann::ordered_json& json, const Ch
   return JinjaValue::Dict(std::move(members));
 }
 
-// Puts a member in, if there is anything to put.
+// Adds a member unless the text is empty.
 void AddText(const char* name, const std::string& text, const ChatTemplateOptions& options,
              JinjaValue::Members& members) {
   if (!text.empty()) members.emplace_back(JinjaValue::String(name), JinjaValue::String(Seen(text, options)));
 }
 
-// The value of a JSON text, which `what` names in errors.
+// Parses a JSON text. `what` names it in errors.
 absl::StatusOr<JinjaValue> ParsedJson(const std::string& text, const std::string& what,
                                       const ChatTemplateOptions& options) {
-  // For its bounds and its errors; the other one keeps the order of members.
+  // JsonView checks bounds and makes the errors; ordered_json keeps the order of members.
   TANDEM_RETURN_IF_ERROR(JsonView::Parse(text, what).status());
   return FromJson(nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false), options);
 }
@@ -74,7 +74,7 @@ absl::StatusOr<JinjaValue> FunctionValue(JinjaValue::Members function, JinjaValu
   return JinjaValue::Dict(std::move(wrapped));
 }
 
-// The target's text may be no JSON, or no object; then the text itself is used.
+// The target may have written no JSON, or no object; then the text itself is used.
 absl::StatusOr<JinjaValue> ArgumentsOf(const ChatToolCall& call, const ChatTemplateOptions& options) {
   if (call.arguments.empty()) return JinjaValue::Dict({});
   const absl::StatusOr<JsonView> view = JsonView::Parse(call.arguments, "arguments");
@@ -136,7 +136,7 @@ absl::StatusOr<JinjaValue> MessageList(absl::Span<const ChatMessage> messages,
   return JinjaValue::List(std::move(items));
 }
 
-// As transformers' get_json_schema describes functions. None without any.
+// In the form that transformers' get_json_schema makes of functions. None if there are no tools.
 absl::StatusOr<JinjaValue> ToolList(const ChatTemplateOptions& options) {
   if (options.tools.empty()) return JinjaValue();
   JinjaValue::Items items;
@@ -156,8 +156,8 @@ absl::StatusOr<JinjaValue> ToolList(const ChatTemplateOptions& options) {
   return JinjaValue::List(std::move(items));
 }
 
-// The prompt up to where the last message's content ends. As transformers does it: white space in front of
-// the tag goes where the template has trimmed what follows it.
+// The prompt up to the end of the last message's content. As in transformers, white space before the tag is
+// dropped if the template has trimmed the tag's own.
 absl::StatusOr<std::string> CutAtTag(std::string prompt) {
   const absl::string_view tag = kContinueTag;
   const size_t at = absl::string_view(prompt).rfind(absl::StripTrailingAsciiWhitespace(tag));

@@ -63,17 +63,16 @@ struct ChatTemplateOptions {
   size_t max_output_bytes = size_t{1} << 20;
 };
 
-// A chat template of a model folder: the part of Jinja that such templates use, with the settings that
-// transformers gives it (trim_blocks, lstrip_blocks, immutable values). Immutable, safe to share between
-// threads.
+// A chat template of a model folder: the part of Jinja that such templates use, with transformers' settings
+// (trim_blocks, lstrip_blocks, immutable values). Immutable, so thread-safe.
 //
 // A template gets the same variables as in transformers:
 //
 //   tools     [{"type": "function", "function": {"name", "description", "parameters"}}], or none
-//   messages  "role", "content"; and where they are given "tool_calls", "tool_call_id", "name" and
-//             "reasoning_content". A call is {"id", "type": "function", "function": {"name", "arguments"}},
-//             its arguments an object; what is no JSON object stays text. The content of a message that only
-//             calls is none.
+//   messages  "role", "content"; if given, "tool_calls", "tool_call_id", "name" and "reasoning_content".
+//             A call is {"id", "type": "function", "function": {"name", "arguments"}}. Its arguments are an
+//             object, or text if they are not a JSON object. The content of a message with only calls is
+//             none.
 class ChatTemplate {
  public:
   // InvalidArgument or Unimplemented, with the line that cannot be used.

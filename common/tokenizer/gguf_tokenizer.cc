@@ -18,19 +18,19 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The format's kinds of tokens.
+// The kinds of tokens in the format.
 constexpr int64_t kUnknownToken = 2;
 constexpr int64_t kControlToken = 3;
 constexpr int64_t kUserToken = 4;
 
 constexpr char kBlank[] = "\xE2\x96\x81";
-// SentencePiece's merges are found by cutting every token everywhere.
+// SentencePiece's merges are found by cutting every token at every place.
 constexpr size_t kMaxMergedBytes = 512;
 
 #define TANDEM_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define TANDEM_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"
 
-// What llama.cpp's names of pre-tokenizers stand for in the tokenizer.json of these models.
+// What the names of llama.cpp's pre-tokenizers mean in the tokenizer.json of these models.
 struct PreTokenizerKind {
   absl::string_view name;
   const char* pattern;  // null: that of GPT-2
@@ -91,7 +91,7 @@ class TokenizerReader {
     if (!value->is_boolean()) return Invalid(key, "a boolean");
     return value->get<bool>();
   }
-  // An array as long as the vocabulary, whose elements `fits` holds for.
+  // Reads an array as long as the vocabulary, all of whose elements satisfy `fits`.
   template <typename Fits>
   absl::StatusOr<const Json*> List(const char* key, absl::string_view of, Fits fits) const {
     const Json* const value = Find(key);
@@ -201,8 +201,8 @@ class TokenizerReader {
     return absl::OkStatus();
   }
 
-  // Two tokens merge where the whole is a token, the one of the highest score first: the order in which
-  // transformers writes them into a tokenizer.json.
+  // All pairs of tokens whose concatenation is a token, in descending order of that token's score: the order
+  // in which transformers writes merges into a tokenizer.json.
   Json MergesOf(const Json& scores) const {
     struct Merge {
       double score;
@@ -270,7 +270,7 @@ class TokenizerReader {
   const Json* tokens_ = nullptr;
   absl::flat_hash_map<absl::string_view, int64_t> ids_;
   std::vector<int64_t> kinds_;
-  bool adds_bos_ = false;  // where the file does not say
+  bool adds_bos_ = false;  // if the file does not say
 };
 
 }  // namespace

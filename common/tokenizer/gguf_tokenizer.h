@@ -12,8 +12,8 @@ struct GgufTokenizer {
   nlohmann::json config;
 };
 
-// Reads the kinds "gpt2" (byte-level BPE; its pre-tokenizer by the name that llama.cpp gives it) and "llama"
-// (SentencePiece, whose merges follow from its scores). Unimplemented, by key and name, for others.
+// Reads the kinds "gpt2" (byte-level BPE, with llama.cpp's name for its pre-tokenizer) and "llama"
+// (SentencePiece, whose merges follow from its scores). Unimplemented, with key and name, for others.
 absl::StatusOr<GgufTokenizer> ReadGgufTokenizer(const GgufFile& file);
 
 }  // namespace tandem

@@ -35,7 +35,7 @@ absl::StatusOr<JsonView> JsonView::Parse(absl::string_view text, std::string fil
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": JSON nested deeper than ", kMaxJsonDepth, " levels"));
   }
-  // The parser would take it for the end, and not look at what follows.
+  // The parser would take a zero byte for the end, and ignore what follows.
   if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": not JSON: byte ", nul, " is zero"));
   }

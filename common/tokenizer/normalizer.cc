@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-// A Prepend or Replace can lengthen its text; nothing sensible does so by this much.
+// The most by which a Prepend or Replace may lengthen its text. No sensible one comes near.
 constexpr size_t kMaxNormalizedBytes = size_t{512} << 20;
 
 class UnicodeNormalizer final : public Normalizer {

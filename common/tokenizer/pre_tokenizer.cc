@@ -18,11 +18,11 @@
 namespace tandem {
 namespace {
 
-// The word pattern of GPT-2, which ByteLevel uses unless told not to.
+// The word pattern of GPT-2, which ByteLevel uses by default.
 constexpr absl::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// What becomes of the matches when text is cut; the names are those of the file format.
+// What happens to matches when text is cut. The names are those of the file format.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 std::vector<MatchedSpan> MergeContiguous(const std::vector<MatchedSpan>& spans) {
@@ -101,7 +101,7 @@ class SplitPreTokenizer final : public PreTokenizer {
 
   absl::Status Split(TextPiece piece, Emit emit) const override {
     if (behavior_ == SplitBehavior::kRemoved || behavior_ == SplitBehavior::kIsolated) {
-      // Span by span, so that no more is searched than `emit` takes.
+      // Span by span, so that the search stops when `emit` does.
       return pattern_.ForEachSpan(piece.text, [&](MatchedSpan span) {
         const bool removed = behavior_ == SplitBehavior::kRemoved && span.is_match != invert_;
         return removed ? absl::OkStatus() : EmitSpan(piece, span, emit);
@@ -207,7 +207,7 @@ class CharacterPreTokenizer final : public PreTokenizer {
   SplitBehavior behavior_;
 };
 
-// Words, and what lies between them without white space: `\w+|[^\w\s]+` of Rust's regular expressions.
+// Words, and what is between them except white space: `\w+|[^\w\s]+` in Rust's regular expressions.
 class WhitespacePreTokenizer final : public PreTokenizer {
  public:
   absl::Status Split(TextPiece piece, Emit emit) const override {
@@ -233,8 +233,8 @@ class WhitespacePreTokenizer final : public PreTokenizer {
   }
 };
 
-// Cuts where the script changes. Characters of any script belong to what is before them; those that nothing
-// is before are dropped, as the Hugging Face library does.
+// Cuts where the script changes. Characters that go with any script belong to what precedes them. At the
+// beginning, where nothing precedes them, they are dropped, as in the Hugging Face library.
 class ScriptPreTokenizer final : public PreTokenizer {
  public:
   absl::Status Split(TextPiece piece, Emit emit) const override {
@@ -295,7 +295,7 @@ class SequencePreTokenizer final : public PreTokenizer {
   std::vector<std::unique_ptr<const PreTokenizer>> steps_;
 };
 
-// Every step is a level of recursion while text is cut.
+// Each step adds a level of recursion while text is cut.
 constexpr int kMaxSteps = 64;
 
 using ParsedPreTokenizer = absl::StatusOr<std::unique_ptr<const PreTokenizer>>;
@@ -348,7 +348,7 @@ ParsedPreTokenizer MakeBertPreTokenizer() {
 ParsedPreTokenizer ParseMetaspace(const JsonView& json) {
   TANDEM_ASSIGN_OR_RETURN(std::string replacement, json.StringMember("replacement"));
   if (replacement.empty()) return json.Invalid("the replacement is empty");
-  // Files older than prepend_scheme say add_prefix_space.
+  // Files that predate prepend_scheme have add_prefix_space.
   TANDEM_ASSIGN_OR_RETURN(const bool add_prefix_space, json.BoolMember("add_prefix_space", true));
   TANDEM_ASSIGN_OR_RETURN(const bool split, json.BoolMember("split", true));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> scheme, json.Find("prepend_scheme"));

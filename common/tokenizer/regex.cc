@@ -22,9 +22,9 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 64 * 1024;
 constexpr uint32_t kMatchLimit = 20'000'000;
-// What every match may cost before it counts: PCRE2's steps, as the limit above.
+// Steps of PCRE2 that every match may take without being counted.
 constexpr uint32_t kFreeSteps = 4096;
-// And what a text may cost beyond that, for each of its bytes and as a whole.
+// Counted steps that a text may take: for each of its bytes, and in all.
 constexpr int64_t kStepsPerByte = 2000;
 constexpr int64_t kStepsPerText = kMatchLimit;
 constexpr uint32_t kHeapLimitKibibytes = 256 * 1024;
@@ -35,14 +35,14 @@ std::string ErrorText(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// For text with characters that PCRE2 does not know yet: older ones in their places.
+// For characters that PCRE2 does not know yet: the older characters that replace them.
 struct ChosenStandIn {
   uint32_t first;
   uint32_t last;
   uint32_t stand_in;
 };
 
-// Which first two bytes begin characters that have stand-ins. All of these are three or four bytes long.
+// The first two bytes of characters that have stand-ins. All of these are three or four bytes long.
 constexpr size_t kNumLeads = 0x10000;
 
 std::bitset<kNumLeads> MakeNewerLeads() {
@@ -57,8 +57,8 @@ std::bitset<kNumLeads> MakeNewerLeads() {
   return leads;
 }
 
-// A stand-in for each run of newer characters that the pattern does not tell from them by naming the one and
-// not the other.
+// Chooses a stand-in for each run of newer characters. The pattern must not distinguish the two by naming
+// only one of them.
 absl::StatusOr<std::vector<ChosenStandIn>> ChooseStandIns(const TranslatedPattern& pattern) {
   std::vector<ChosenStandIn> chosen;
   for (const StandIn& run : StandIns()) {
@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<ChosenStandIn>> ChooseStandIns(const TranslatedPatter
   return chosen;
 }
 
-// `text` with stand-ins, in `storage` where it has any.
+// Returns `text` with stand-ins. If there are any, the result is in `storage`.
 absl::string_view WithStandIns(absl::string_view text, const std::vector<ChosenStandIn>& stand_ins,
                                std::string& storage) {
   static const auto& newer_leads = *new std::bitset<kNumLeads>(MakeNewerLeads());
@@ -113,8 +113,8 @@ struct FreeMatchContext {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
-// Matches a text, within the steps that it may cost: a limit for each match alone would let a pattern take as
-// much again at every byte.
+// Matches a text within a number of steps. A limit for each match alone would allow a pattern as much again
+// at every byte.
 class Matcher {
  public:
   Matcher(const pcre2_code* code, bool names_search_begin, absl::string_view text)
@@ -128,13 +128,14 @@ class Matcher {
   bool has_memory() const { return data_ != nullptr && context_ != nullptr; }
   const PCRE2_SIZE* bounds() const { return pcre2_get_ovector_pointer(data_.get()); }
 
-  // PCRE2's result for the first match from `position` on, which is never before that of the last call.
+  // PCRE2's result for the first match from `position` on. Positions never decrease from one call to the
+  // next.
   int Match(size_t position) {
     const int result = MatchWithin(position, kFreeSteps, 0);
     if (result != PCRE2_ERROR_MATCHLIMIT) return result;
-    // \G holds where the search begins, which is then one.
+    // \G matches where the search begins, so the search must begin only here.
     if (names_search_begin_) return MatchWithin(position, kMatchLimit, 0);
-    // PCRE2 counts from each beginning of a match anew: they are tried one by one.
+    // PCRE2 counts steps anew for each position where a match may begin, so they are tried one by one.
     for (size_t begin = position; begin <= text_.size();
          begin += begin < text_.size() ? ReadUtf8(text_.substr(begin)).length : 1) {
       if (const int at_begin = MatchAt(begin); at_begin != PCRE2_ERROR_NOMATCH) return at_begin;
@@ -143,7 +144,7 @@ class Matcher {
   }
 
  private:
-  // Of a match that begins there. How many steps it takes nobody tells: it is tried with more and more.
+  // Tries a match that begins here. The number of steps that it needs is unknown, so the limit grows.
   int MatchAt(size_t begin) {
     const int64_t allowed = kStepsPerText + static_cast<int64_t>(begin) * kStepsPerByte;
     for (int64_t limit = kFreeSteps;; limit = std::min<int64_t>(limit * 32, kMatchLimit)) {
@@ -193,19 +194,20 @@ absl::StatusOr<Regex> Regex::Compile(absl::string_view oniguruma_pattern) {
   compiled->names_search_begin = absl::StrContains(pattern, "\\G");
   int error = 0;
   PCRE2_SIZE error_offset = 0;
-  // In Ruby ^ and $ match at every line.
+  // In Ruby, ^ and $ match at every line.
   compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                                      &error, &error_offset, nullptr));
   if (compiled->code == nullptr) {
     const std::string what = absl::StrCat("regular expression '", oniguruma_pattern, "', for PCRE2 '",
                                           pattern, "': ", ErrorText(error), " near offset ", error_offset);
-    // What is well-formed for Oniguruma: unknown properties, look-behinds of several lengths.
+    // Patterns that Oniguruma accepts and PCRE2 does not: unknown properties, look-behinds of several
+    // lengths.
     const bool is_limit =
         error == PCRE2_ERROR_UNKNOWN_UNICODE_PROPERTY || error == PCRE2_ERROR_LOOKBEHIND_NOT_FIXED_LENGTH;
     return is_limit ? absl::UnimplementedError(what) : absl::InvalidArgumentError(what);
   }
-  // Without just-in-time compilation (an unusual processor) PCRE2 interprets.
+  // Without just-in-time compilation (on an unusual processor), PCRE2 interprets.
   pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);
   return Regex(std::move(compiled));
 }

@@ -48,8 +48,8 @@ class PatternTranslator {
 
  private:
   struct Group {
-    size_t begin;   // where it begins in the output
-    bool caseless;  // what holds again behind it
+    size_t begin;   // the group's place in the output
+    bool caseless;  // restored after the group
   };
 
   absl::Status TranslateNext() {
@@ -99,7 +99,7 @@ class PatternTranslator {
     previous_literal_ = 0;
     absl::StrAppend(&out_.pattern, pattern);
   }
-  // What cannot be repeated.
+  // Emits a part that cannot be repeated.
   void EmitNoAtom(absl::string_view pattern) {
     EmitAtom(pattern);
     atom_ = kNoAtom;
@@ -113,7 +113,7 @@ class PatternTranslator {
 
   absl::Status TranslateLiteral() { return EmitLiteral(TakeCodePoint()); }
 
-  // Oniguruma takes some pairs of letters, in any case, for one letter: "ss" for U+00DF. PCRE2 does not.
+  // Oniguruma treats some pairs of letters, in any case, as one letter: "ss" as U+00DF. PCRE2 does not.
   absl::Status EmitLiteral(uint32_t code_point) {
     const uint32_t previous = previous_literal_;
     EmitAtom(Escaped(code_point));
@@ -189,7 +189,7 @@ class PatternTranslator {
       caseless_ = caseless;
       return absl::OkStatus();
     }
-    // Ruby puts all that follows, further alternatives too, into a group; PCRE2 does not.
+    // Ruby puts everything that follows into a group, including further alternatives; PCRE2 does not.
     if (!begins_group_) return Unsupported("options in the middle of a group");
     EmitNoAtom(opening);
     rest_.remove_prefix(at + 1);
@@ -208,7 +208,8 @@ class PatternTranslator {
     return absl::OkStatus();
   }
 
-  // Repeats what was just quantified: PCRE2 would read "{2}+" and "{2}?" as one quantifier.
+  // Begins a quantifier. If the atom already has one, wraps it in a group: PCRE2 would read "{2}+" and "{2}?"
+  // as one quantifier.
   absl::Status BeginQuantifier() {
     if (atom_ == kNoAtom) return Malformed("nothing precedes a quantifier");
     if (is_quantified_) {
@@ -228,7 +229,7 @@ class PatternTranslator {
     return absl::OkStatus();
   }
 
-  // {n}, {n,}, {,m} or {n,m}, the last three with '?' behind; false for a brace that is none of them.
+  // {n}, {n,}, {,m} or {n,m}, the last three possibly followed by '?'; false for any other brace.
   absl::StatusOr<bool> TranslateInterval() {
     const size_t close = rest_.find('}');
     if (close == absl::string_view::npos) return false;
@@ -292,7 +293,7 @@ class PatternTranslator {
     return absl::OkStatus();
   }
 
-  // The character or set that an escape stands for.
+  // The character or set that an escape means.
   absl::StatusOr<Member> ParseEscape(bool in_class) {
     if (rest_.size() < 2) return Malformed("it ends in a backslash");
     const char kind = rest_[1];
@@ -330,7 +331,7 @@ class PatternTranslator {
       case 'e':
         return uint32_t{0x1B};
       case 'b':
-        return uint32_t{0x08};  // In a class; elsewhere it is a word's boundary.
+        return uint32_t{0x08};  // In a class. Elsewhere it is a word boundary.
       case 'x':
         return ParseHexEscape();
       case 'u':
@@ -339,7 +340,7 @@ class PatternTranslator {
         return ParseOctal();
       case 'p':
       case 'P':
-        // Without a brace the letter stands for itself.
+        // Without a brace, the letter means itself.
         if (absl::StartsWith(rest_, "{")) return ParseProperty(kind == 'P');
         return static_cast<uint32_t>(kind);
       case 'N':
@@ -355,7 +356,7 @@ class PatternTranslator {
     if (absl::ascii_isdigit(byte) || absl::StrContains("gkKRXyYcCMNOABzZG", kind)) {
       return Unsupported(absl::StrCat("\\", absl::string_view(&kind, 1), in_class ? " in a class" : ""));
     }
-    // Anything else stands for itself.
+    // Anything else means itself.
     if (byte < 0x80) return static_cast<uint32_t>(byte);
     rest_ = absl::string_view(rest_.data() - 1, rest_.size() + 1);
     return TakeCodePoint();
@@ -421,7 +422,7 @@ class PatternTranslator {
       if (name == newer) return Unsupported(absl::StrCat("the script '", written, "'"));
     }
     out_.names_script = true;
-    // Oniguruma means the script itself, not the scripts that a character is also used in.
+    // Oniguruma means the script itself, without characters that are only also used in it.
     return CharacterSet::Of(absl::StrCat("\\p{sc:", name, "}"), negated);
   }
 
@@ -430,7 +431,7 @@ class PatternTranslator {
     return Unsupported(absl::StrCat("the property '", name, "' without regard to case"));
   }
 
-  // Behind the opening bracket, up to and with the closing one.
+  // Parses from after the opening bracket to the closing one, inclusive.
   absl::StatusOr<CharacterSet> ParseClass(int depth) {
     if (depth >= kMaxNesting) return Unsupported("classes nested deeper than 64");
     CharacterSet set;
@@ -464,7 +465,7 @@ class PatternTranslator {
     return Malformed("a character class without end");
   }
 
-  // Oniguruma 6.9 adds characters that neither has when it unites a negated class with something.
+  // If Oniguruma 6.9 unites a negated class with something, the result contains characters of neither.
   static absl::Status CheckUnion(const CharacterSet::Union& operand, int num_negated) {
     const bool is_alone = operand.members.empty() && operand.nested.size() == 1;
     if (num_negated == 0 || is_alone) return absl::OkStatus();
@@ -512,9 +513,9 @@ class PatternTranslator {
   TranslatedPattern out_;
   std::vector<Group> groups_;
   bool caseless_ = false;
-  bool begins_group_ = true;    // nothing but options since the group's beginning
-  size_t atom_ = kNoAtom;       // where what a quantifier would repeat begins in the output
-  bool is_quantified_ = false;  // it has a quantifier already
+  bool begins_group_ = true;    // only options since the group's beginning
+  size_t atom_ = kNoAtom;       // the place of the last atom in the output
+  bool is_quantified_ = false;  // the atom has a quantifier already
   uint32_t previous_literal_ = 0;
 };
 

@@ -11,11 +11,11 @@
 namespace tandem {
 namespace {
 
-// Tokens that end so many bytes before the end of a text stay as they are when it grows.
+// Tokens that end this many bytes before the end of a text do not change when it grows.
 constexpr size_t kUnsettledBytes = 48;
-// And from where tokens are made anew, a word begins, if one does so few tokens before.
+// Retokenizing starts at the beginning of a word, if one begins at most this many tokens before.
 constexpr size_t kTokensToWord = 16;
-// What is encoded in front of a text, so that it is cut as in its context.
+// The most context that is encoded in front of a text, so that it is cut as in its context.
 constexpr size_t kAnchorTokens = 8;
 constexpr size_t kAnchorBytes = 64;
 
@@ -37,8 +37,8 @@ bool Makes(const Tokenizer& tokenizer, absl::Span<const TokenId> tokens, absl::s
   return true;
 }
 
-// Tokens that make `text` where it does not begin the whole text; nothing where these are not found. Some
-// tokenizers take every text for a beginning, and put a space in front of it.
+// Encodes `text` as the middle of a longer text; nullopt if that fails. Some tokenizers treat every text as a
+// beginning, and put a space in front of it.
 std::optional<TokenIds> EncodeMiddle(const Tokenizer& tokenizer, absl::string_view text) {
   absl::StatusOr<TokenIds> tokens = tokenizer.Encode(text, kPlainText);
   if (tokens.ok() && Makes(tokenizer, *tokens, text)) return *std::move(tokens);
@@ -46,7 +46,7 @@ std::optional<TokenIds> EncodeMiddle(const Tokenizer& tokenizer, absl::string_vi
     tokens = tokenizer.Encode(text.substr(1), kPlainText);
     if (tokens.ok() && Makes(tokenizer, *tokens, text)) return *std::move(tokens);
   }
-  // Behind a line's end, which is part of no word.
+  // Encodes it after a line end, which is not part of any word.
   tokens = tokenizer.Encode(absl::StrCat("\n", text), kPlainText);
   if (!tokens.ok()) return std::nullopt;
   const auto line_end = absl::c_find_if(
@@ -118,7 +118,7 @@ std::vector<TextBridge::PlacedToken> TextBridge::ToTarget(absl::Span<const Token
     }
     return result;
   };
-  // From where a word begins, if one does.
+  // The context from the beginning of a word, if there is one.
   std::string anchor;
   for (size_t i = before.size(); i > 0 && before.size() - i < kAnchorTokens; --i) {
     const TokenId token = before[i - 1];
@@ -180,13 +180,13 @@ void TranslatedText::EndRun() {
 void TranslatedText::AddSpecial(TokenId target) {
   const std::optional<TokenId> token = bridge_.SpecialToDraft(target);
   if (!token.has_value()) return;
-  // The frame's own.
+  // The frame already has this token.
   if (tokens_ == bridge_.frame() && tokens_.back() == *token) return;
   tokens_.push_back(*token);
   run_begin_ = tokens_.size();
 }
 
-// Of the text that has no tokens yet, what is no character can never become one.
+// Drops bytes that can never become a character, from the part that has no tokens yet.
 void TranslatedText::DropInvalid() {
   absl::string_view rest = absl::string_view(run_).substr(covered_);
   if (!FindInvalidUtf8(rest).has_value()) return;
@@ -210,7 +210,7 @@ void TranslatedText::Retokenize() {
   const size_t begin = kept == 0 ? 0 : ends_[kept - 1];
   const absl::string_view text = absl::string_view(run_).substr(begin, end - begin);
   covered_ = end;
-  // The beginning of a text is the tokenizer's own affair; and so is text that it changes.
+  // At the beginning of a text, and if the tokenizer changes the text, its own result is taken.
   std::optional<TokenIds> exact;
   if (begin > 0) exact = EncodeMiddle(bridge_.draft(), text);
   const absl::StatusOr<TokenIds> made = exact.has_value() ? absl::StatusOr<TokenIds>(*std::move(exact))
@@ -218,14 +218,14 @@ void TranslatedText::Retokenize() {
   tokens_.resize(run_begin_ + kept);
   ends_.resize(kept);
   if (!made.ok()) {
-    // Text that the tokenizer cannot cut is left out.
+    // Text that the tokenizer cannot encode is left out.
     run_.erase(0, end);
     run_begin_ = tokens_.size();
     ends_.clear();
     covered_ = 0;
     return;
   }
-  // A space of the tokenizer's own is no part of the text.
+  // A space that the tokenizer adds is not part of the text.
   const bool adds_space = !made->empty() && NumBytes(bridge_.draft(), *made) == text.size() + 1 &&
                           bridge_.draft().TokenBytes(made->front()).substr(0, 1) == " ";
   size_t num_bytes = 0;
@@ -234,7 +234,7 @@ void TranslatedText::Retokenize() {
     tokens_.push_back(token);
     ends_.push_back(std::min(begin + num_bytes - (adds_space ? 1 : 0), end));
   }
-  // Of text that the tokenizer changes, where tokens end is guessed.
+  // If the tokenizer changes the text, the ends of tokens are a guess.
   if (ends_.size() > kept) ends_.back() = end;
 }
 

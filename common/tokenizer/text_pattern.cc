@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-// Completes matches given from left to right with what lies between them, and hands all on.
+// Adds the gaps between matches, which come from left to right, and passes everything on.
 class GapFiller {
  public:
   GapFiller(size_t text_size, absl::FunctionRef<absl::Status(MatchedSpan)> on_span)
@@ -91,7 +91,7 @@ absl::StatusOr<std::string> TextPattern::Replace(absl::string_view text,
 
 std::vector<MatchedSpan> CutAtLiteral(absl::string_view text, absl::string_view literal) {
   std::vector<MatchedSpan> spans;
-  // Nothing ends it early.
+  // The callback never ends the search early.
   ForEachLiteralSpan(text, literal, [&spans](MatchedSpan span) {
     spans.push_back(span);
     return absl::OkStatus();

@@ -15,7 +15,7 @@
 namespace tandem {
 namespace {
 
-// The value of a byte token such as <0x0A>; nothing for other contents, <0x-1> among them.
+// The value of a byte token such as <0x0A>; nullopt for other contents, including <0x-1>.
 std::optional<char> ByteTokenValue(absl::string_view content) {
   if (content.size() != 6 || !absl::StartsWith(content, "<0x") || content[5] != '>') return std::nullopt;
   int value = 0;
@@ -101,7 +101,7 @@ absl::Status TokenDecoder::AddStrip(const JsonView& json) {
 absl::Status TokenDecoder::AddMetaspace(const JsonView& json) {
   TANDEM_ASSIGN_OR_RETURN(std::string replacement, json.StringMember("replacement"));
   if (replacement.empty()) return json.Invalid("the replacement is empty");
-  // Files older than prepend_scheme say add_prefix_space.
+  // Files that predate prepend_scheme have add_prefix_space.
   TANDEM_ASSIGN_OR_RETURN(bool drop_from_first, json.BoolMember("add_prefix_space", true));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> scheme, json.Find("prepend_scheme"));
   if (scheme.has_value()) {
@@ -117,12 +117,12 @@ absl::StatusOr<std::string> TokenDecoder::Bytes(absl::string_view content, bool 
   std::string bytes(content);
   for (const Step& step : steps_) {
     if (std::holds_alternative<ByteLevel>(step)) {
-      // Tokens outside the alphabet, such as added ones with a blank in them, stand for themselves.
+      // Tokens outside the alphabet, such as added ones with a blank in them, are kept unchanged.
       if (std::optional<std::string> mapped = BytesFromAlphabet(bytes)) bytes = *std::move(mapped);
     } else if (std::holds_alternative<ByteFallback>(step)) {
       if (const std::optional<char> byte = ByteTokenValue(bytes)) return std::string(1, *byte);
     } else if (const auto* metaspace = std::get_if<Metaspace>(&step)) {
-      // All of them, not just one, are dropped from the first token, as in the Hugging Face library.
+      // Drops all of them from the first token, not just one, as the Hugging Face library does.
       const char* space = is_first && metaspace->drop_from_first ? "" : " ";
       bytes = absl::StrReplaceAll(bytes, {{metaspace->replacement, space}});
     } else if (const auto* replace = std::get_if<Replace>(&step)) {
@@ -135,7 +135,7 @@ absl::StatusOr<std::string> TokenDecoder::Bytes(absl::string_view content, bool 
 }
 
 bool TokenDecoder::IsByteToken(absl::string_view content) const {
-  // What other steps make of a byte token is no matter: none of them is found in its content.
+  // The other steps do not matter: nothing they look for occurs in a byte token's content.
   return ByteTokenValue(content).has_value() &&
          std::any_of(steps_.begin(), steps_.end(),
                      [](const Step& step) { return std::holds_alternative<ByteFallback>(step); });

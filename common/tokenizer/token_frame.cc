@@ -44,7 +44,8 @@ absl::StatusOr<TokenFrame> ParseTemplate(const JsonView& json) {
   return frame;
 }
 
-// RobertaProcessing and BertProcessing: "cls" before the text and "sep" behind it, each a content and an id.
+// RobertaProcessing and BertProcessing: "cls" before the text and "sep" after it, each with a content and an
+// id.
 absl::StatusOr<TokenFrame> ParseClassifierFrame(const JsonView& json) {
   TokenFrame frame;
   for (const auto& [name, ids] : {std::pair("cls", &frame.prefix), std::pair("sep", &frame.suffix)}) {

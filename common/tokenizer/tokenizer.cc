@@ -23,7 +23,7 @@ constexpr size_t kMaxChatTemplateBytes = size_t{1} << 20;
 constexpr size_t kMaxTextBytes = size_t{256} << 20;
 constexpr size_t kMaxTokenTableBytes = size_t{512} << 20;
 
-// The contents of a file that need not be there.
+// The contents of a file that may be missing.
 absl::StatusOr<std::optional<std::string>> ReadOptionalFile(const std::string& path, size_t max_bytes) {
   absl::StatusOr<std::string> contents = ReadFile(path, max_bytes);
   if (absl::IsNotFound(contents.status())) return std::nullopt;
@@ -31,7 +31,7 @@ absl::StatusOr<std::optional<std::string>> ReadOptionalFile(const std::string& p
   return std::optional<std::string>(*std::move(contents));
 }
 
-// A token of tokenizer_config.json, given as its content or as an object with it; nothing when absent.
+// A token of tokenizer_config.json, given as its content or as an object with the content; nullopt if absent.
 absl::StatusOr<std::optional<std::string>> ConfiguredToken(const JsonView& json, const std::string& name) {
   TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> member, json.Find(name));
   if (!member.has_value()) return std::nullopt;
@@ -41,9 +41,9 @@ absl::StatusOr<std::optional<std::string>> ConfiguredToken(const JsonView& json,
   return std::optional<std::string>(*std::move(content));
 }
 
-// Whether add_bos_token and add_eos_token take the post-processor's place. They do in the classes of
-// transformers that make a post-processor from them, whatever tokenizer.json has; Phi-3's asks for a BOS in
-// tokenizer.json and for none here.
+// Whether add_bos_token and add_eos_token replace the post-processor. They do for classes of transformers
+// that make their own post-processor from them, whatever tokenizer.json says: Phi-3's tokenizer.json asks for
+// a BOS, and these settings for none.
 absl::StatusOr<bool> ConfiguresFrame(const JsonView& json) {
   constexpr absl::string_view kClasses[] = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer",
                                             "CohereTokenizer"};
@@ -85,7 +85,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::LoadForModel(const s
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::LoadGguf(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(path));
   TANDEM_ASSIGN_OR_RETURN(GgufTokenizer read, ReadGgufTokenizer(file));
-  // Places are those of the tokenizer.json that the file's keys stand for.
+  // Errors name places in the tokenizer.json that is equivalent to the file's keys.
   const JsonView definition = JsonView::Of(std::move(read.definition), path);
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Tokenizer> tokenizer, ParseDefinition(definition));
   TANDEM_RETURN_IF_ERROR(tokenizer->ParseConfig(JsonView::Of(std::move(read.config), path)));
@@ -265,9 +265,9 @@ absl::string_view Tokenizer::chat_template_source() const {
   return chosen.has_value() && chosen->ok() ? (*chosen)->source() : absl::string_view();
 }
 
-// A mark behind the first character of what would be a special token keeps it from being one, and the
-// template sees everything else as it is. The mark is one of Unicode's characters that are none, U+FDD0 to
-// U+FDEF, which no text holds.
+// Prevents special tokens in messages: inserts a mark after the first character of text that would be one.
+// The template sees everything else unchanged. The mark is one of Unicode's noncharacters U+FDD0 to U+FDEF
+// that does not occur in the messages.
 absl::StatusOr<TokenIds> Tokenizer::EncodeChat(absl::Span<const ChatMessage> messages,
                                                const ChatTemplateOptions& options, bool parse_special,
                                                size_t max_tokens) const {
@@ -295,12 +295,13 @@ absl::StatusOr<TokenIds> Tokenizer::EncodeChat(absl::Span<const ChatMessage> mes
 
 std::string Tokenizer::MarkSpecial(std::string text, absl::string_view mark) const {
   for (const AddedTokenFinder* finder : {raw_tokens_.get(), normalized_tokens_.get()}) {
-    // Within one that was broken up another one may stand.
+    // A special token that was broken up may contain another one.
     for (bool found = true; found;) {
       found = false;
       std::string marked;
       for (const TokenSpan& span : finder->Cut(text, /*parse_special=*/true)) {
-        // White space that it takes along stands in front. Of one character nothing can be broken up.
+        // The span may begin with white space that the token strips. A token of one character cannot be
+        // broken up.
         const size_t begin = span.token == nullptr ? 0 : span.text.find(span.token->text);
         const size_t first = ReadUtf8(span.text.substr(begin)).length;
         if (span.token == nullptr || !span.token->special || first == span.token->text.size()) {
@@ -324,7 +325,7 @@ absl::StatusOr<TokenIds> Tokenizer::Encode(absl::string_view utf8_text, const En
   if (const std::optional<size_t> offset = FindInvalidUtf8(utf8_text)) {
     return absl::InvalidArgumentError(absl::StrCat("text is not UTF-8 at byte ", *offset));
   }
-  // The frame may leave out a BOS that is there, so one more can turn out to fit.
+  // The frame may leave out a BOS that the text has, so one more token may fit.
   const size_t most = options.max_tokens;
   Encoding encoding{.parse_special = options.parse_special,
                     .max_tokens = most + (most < std::numeric_limits<size_t>::max() ? 1 : 0),
@@ -384,7 +385,7 @@ absl::Status Tokenizer::EncodePlain(absl::string_view text, bool at_text_start, 
 std::string Tokenizer::Decode(absl::Span<const TokenId> tokens, bool skip_special) const {
   std::string bytes;
   bool is_first = true;
-  size_t run_begin = 0;  // of the byte tokens at the end of `bytes`
+  size_t run_begin = 0;  // The beginning of the byte tokens at the end of `bytes`.
   const auto end_run = [&] {
     if (!FindInvalidUtf8(absl::string_view(bytes).substr(run_begin)).has_value()) return;
     const size_t length = bytes.size() - run_begin;

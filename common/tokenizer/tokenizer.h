@@ -26,10 +26,9 @@
 
 namespace tandem {
 
-// The tokenizer of a Hugging Face model folder: text to tokens, tokens to text, as the `tokenizers` library
-// does for byte-pair-encoding models of the byte-level (GPT-2, Llama 3, Qwen2) and SentencePiece (Llama 2,
-// Mistral) kinds and for Unigram models. Immutable once loaded and safe to share between threads; the text
-// pipeline is
+// The tokenizer of a Hugging Face model folder: text to tokens and tokens to text, like the `tokenizers`
+// library. Supports byte-pair-encoding models, byte-level (GPT-2, Llama 3, Qwen2) or SentencePiece (Llama 2,
+// Mistral), and Unigram models. Immutable once loaded, so thread-safe. The text pipeline is
 //
 //   text -> added tokens cut out -> normalizer -> pre-tokenizer -> model -> BOS/EOS -> ids -> decoder -> text
 class Tokenizer {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr TokenId kNoPiece = -1;
 constexpr size_t kMaxTrieNodes = size_t{1} << 26;
-// An unknown character is worth this much less than the least likely token, as in SentencePiece.
+// The score of an unknown character is this much below that of the least likely token, as in SentencePiece.
 constexpr double kUnknownPenalty = 10.0;
 
 }  // namespace
@@ -142,7 +142,7 @@ absl::Status UnigramModel::Tokenize(absl::string_view word, size_t max_tokens, S
     const auto begin = static_cast<size_t>(node.begin);
     const bool is_unknown = unknown_.has_value() && node.token == *unknown_;
     if (is_unknown && last_is_unknown) {
-      // One piece of all that is unknown in a row.
+      // Consecutive unknown characters become one piece.
       pieces.back() = word.substr(begin, end - begin + pieces.back().size());
     } else {
       pieces.push_back(word.substr(begin, end - begin));

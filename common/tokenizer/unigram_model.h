@@ -16,10 +16,10 @@
 
 namespace tandem {
 
-// The Unigram model of a tokenizer.json: of all ways to cut a word into tokens the one whose scores, log
-// probabilities, sum up to most (Kudo 2018, section 3.2), found by the Viterbi algorithm in time linear in
-// the word times the longest token. Sums are made in the order and precision of the Hugging Face library, so
-// that ties fall as there. Immutable, safe to share between threads.
+// The Unigram model of a tokenizer.json. Of all ways to cut a word into tokens, it takes the one with the
+// greatest sum of scores, which are log probabilities (Kudo 2018, section 3.2). It uses the Viterbi
+// algorithm, in time linear in the word's length times the longest token's. Sums have the order and precision
+// of the Hugging Face library, so that ties have the same winner. Immutable, so thread-safe.
 class UnigramModel {
  public:
   // Memory that is reused from word to word; one for each thread.

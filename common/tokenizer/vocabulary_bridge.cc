@@ -21,7 +21,7 @@ using Entries = std::vector<std::optional<Tokenizer::TokenEntry>>;
 
 constexpr size_t kShownBytes = 40;
 
-// UTF-8, as it came, and not too long.
+// The content as UTF-8, not normalised, cut to kShownBytes.
 std::string ShownToken(absl::string_view content) {
   size_t end = std::min(content.size(), kShownBytes);
   while (end > 0 && end < content.size() && (content[end] & 0xc0) == 0x80) --end;
@@ -35,7 +35,7 @@ std::string ShownEntry(const Entries& entries, TokenId id) {
                                                               : "no token";
 }
 
-// Of one side's tokens, those that the other has not.
+// The tokens of one side that the other side does not have.
 struct Unmatched {
   uint32_t added = 0;
   uint32_t ordinary = 0;
@@ -83,7 +83,7 @@ absl::StatusOr<VocabularyBridge> VocabularyBridge::Between(const Side& draft, co
     const auto& entry = target_entries[static_cast<size_t>(id)];
     if (!entry.has_value()) continue;
     const auto found = by_content.find(entry->content);
-    // What decoders make of the content is part of what a token means.
+    // The decoder's result for the content is part of what a token means.
     const bool same = found != by_content.end() &&
                       draft.tokenizer.TokenBytes(found->second) == target.tokenizer.TokenBytes(id);
     if (same) {
@@ -101,7 +101,8 @@ absl::StatusOr<VocabularyBridge> VocabularyBridge::Between(const Side& draft, co
     return OtherVocabulary(target_unmatched, target_entries, draft_unmatched, draft_entries);
   }
 
-  // What separates texts stands for what the draft model does not know; any token does where nothing does.
+  // The token that separates texts stands in for tokens that the draft model does not know. If there is none,
+  // any token does.
   TokenId stand_in = draft.tokenizer.eos().value_or(draft.tokenizer.bos().value_or(0));
   if (stand_in >= draft.width) stand_in = 0;
   TANDEM_ASSIGN_OR_RETURN(VocabularyBridge bridge, FromMap(std::move(draft_ids), draft.width, stand_in));
@@ -160,7 +161,7 @@ std::string VocabularyBridge::Describe() const {
   count(difference_.moved, "under other ids");
   count(difference_.target_only, "of the target's alone");
   count(difference_.draft_only, "of the draft model's alone");
-  // Fingerprints tell special tokens from others as well.
+  // Fingerprints also tell special tokens from others.
   return parts.empty() ? "only in which tokens are special" : absl::StrJoin(parts, ", ");
 }
 

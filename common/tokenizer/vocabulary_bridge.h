@@ -12,12 +12,12 @@
 
 namespace tandem {
 
-// From a draft model's token ids to a target's and back, where the two mean the same by their tokens but
-// number or pad them differently (docs/operate/drafters.md). Tokens are the same when their content in
-// tokenizer.json and the bytes that they stand for are. Immutable, and safe to share between threads.
+// Maps a draft model's token ids to a target's and back, if the tokens of both mean the same but are numbered
+// or padded differently (docs/operate/drafters.md). Two tokens are the same if they have the same content in
+// tokenizer.json and stand for the same bytes. Immutable, so thread-safe.
 //
-// A token of the target that the draft model has not is shown to it as the stand-in, its end-of-text token;
-// one that the target has not has no chance of being drafted.
+// If the draft model does not have a token of the target, it sees the stand-in, its end-of-text token. A
+// token that the target does not have is never drafted.
 class VocabularyBridge {
  public:
   // What the draft model or the target takes for its tokens.

@@ -82,7 +82,7 @@ bool DraftSession::MaskBelow(NodeId parent, absl::Span<float> logits) {
 }
 
 // Of Medusa heads: what comes below `parent`, from the row that all levels share.
-std::vector<TokenProbability> DraftSession::LevelBelow(NodeId parent, uint32_t depth) {
+TokenProbabilities DraftSession::LevelBelow(NodeId parent, uint32_t depth) {
   if (constraint_ == nullptr || depth >= level_logits_.size()) return levels_[depth];
   std::vector<float> logits = level_logits_[depth];
   if (!MaskBelow(parent, absl::MakeSpan(logits))) return {};

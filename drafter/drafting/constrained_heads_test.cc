@@ -98,7 +98,7 @@ TEST_F(ConstrainedMedusaTest, DraftsWhatMayComeAtTheScoresOfWhatIsLeft) {
     std::vector<float> logits = plain_.LevelLogits(text_, path.size());
     FakeConstraint::Mask(kAllowed, path, absl::MakeSpan(logits));
     const TargetSampler sampler(sampling_, kAllowed.vocab_size, {});
-    const std::vector<TokenProbability> guesses = sampler.Guess(
+    const TokenProbabilities guesses = sampler.Guess(
         absl::MakeSpan(logits), static_cast<uint32_t>(text_.size() + path.size()), budget_.branching);
     const auto same = absl::c_find_if(guesses, [&](const auto& guess) { return guess.token == node.token; });
     ASSERT_NE(same, guesses.end());

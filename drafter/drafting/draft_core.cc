@@ -114,7 +114,7 @@ void DraftCore::OnRequest(LinkId link, const DraftRequest& request) {
   } else if (const auto* features = std::get_if<Features>(&request.event)) {
     OnFeatures(key, *features);
   } else if (std::holds_alternative<LoadQuery>(request.event)) {
-    responses_.emplace_back(link, DraftResponse{.session = request.session, .event = LoadReport{}});
+    Respond(key, LoadReport{});
   } else {
     OnClose(key);
   }
@@ -252,12 +252,11 @@ void DraftCore::OnOpen(const Key& key, const OpenSession& open) {
       !status.ok()) {
     return Refuse(key, open.epoch, status);
   }
-  responses_.push_back(
-      {key.first,
-       {key.second, SessionOpened{.epoch = open.epoch,
-                                  .context_length = hosted->model.context_length,
-                                  .predicts_acceptance = session.draft->predicts_acceptance(),
-                                  .features = session.draft->feature_needs()}}});
+  SessionOpened opened{.epoch = open.epoch,
+                       .context_length = hosted->model.context_length,
+                       .predicts_acceptance = session.draft->predicts_acceptance(),
+                       .features = session.draft->feature_needs()};
+  Respond(key, std::move(opened));
   SendGrowth(key, &session);
 }
 
@@ -301,10 +300,13 @@ void DraftCore::Answer(const Key& key, uint32_t epoch, absl::Status status) {
   }
 }
 
+void DraftCore::Respond(const Key& key, decltype(DraftResponse::event) event) {
+  responses_.emplace_back(key.first, DraftResponse{.session = key.second, .event = std::move(event)});
+}
+
 void DraftCore::AskForOpen(const Key& key, uint32_t epoch, absl::string_view reason) {
   ++resyncs_;
-  responses_.push_back(
-      {key.first, {key.second, ResyncNeeded{.epoch = epoch, .reason = std::string(reason)}}});
+  Respond(key, ResyncNeeded{.epoch = epoch, .reason = std::string(reason)});
 }
 
 void DraftCore::Reject(LinkId link, SessionId session, uint32_t epoch, absl::Status status) {
@@ -315,21 +317,20 @@ void DraftCore::Reject(LinkId link, SessionId session, uint32_t epoch, absl::Sta
 void DraftCore::Refuse(const Key& key, uint32_t epoch, absl::Status status) {
   sessions_.erase(key);
   ++refused_sessions_[status.code()];
-  responses_.push_back(
-      {key.first, {key.second, SessionRefused{.epoch = epoch, .status = std::move(status)}}});
+  Respond(key, SessionRefused{.epoch = epoch, .status = std::move(status)});
 }
 
 void DraftCore::SendGrowth(const Key& key, HostedSession* session) {
-  std::vector<Grow> growth = session->draft->TakeGrowth();
-  if (session->text != nullptr) growth = session->text->OnGrowth(growth);
-  for (Grow& grow : growth) {
+  session->draft->TakeGrowth(&growth_);
+  if (session->text != nullptr) growth_ = session->text->OnGrowth(growth_);
+  for (Grow& grow : growth_) {
     const std::optional<absl::Duration>& step_time = session->hosted->step_time;
     const double seconds = absl::ToDoubleSeconds(step_time.value_or(absl::ZeroDuration()));
     grow.step_seconds = static_cast<float>(seconds / LevelsPerStep(session->hosted->model));
-    responses_.push_back({key.first, {key.second, std::move(grow)}});
+    Respond(key, std::move(grow));
   }
   if (const std::optional<FeaturesUsed> used = session->draft->TakeFeaturesUsed(); used.has_value()) {
-    responses_.push_back({key.first, {key.second, *used}});
+    Respond(key, *used);
   }
 }
 
@@ -347,6 +348,7 @@ bool DraftCore::HasDrafting() const {
 
 // The model with work whose last step is the oldest.
 DraftCore::HostedModel* DraftCore::NextModel() {
+  if (models_.size() == 1) return HasDrafting() ? models_.front().get() : nullptr;
   HostedModel* next = nullptr;
   for (const auto& [key, session] : sessions_) {
     if (session.draft->NumRowsWanted() == 0) continue;
@@ -355,31 +357,35 @@ DraftCore::HostedModel* DraftCore::NextModel() {
   return next;
 }
 
-std::vector<DraftCore::Share> DraftCore::PlanStep(const HostedModel* hosted) {
-  std::vector<Share> growing;
-  std::vector<Share> prefilling;
+// Growth serves sessions in this order: those that have waited too long; those whose verifier may be waiting;
+// the least recently served; those whose nodes are most likely to be needed.
+DraftCore::Turn DraftCore::TurnOf(const HostedSession& session) const {
+  const bool overdue = session.last_served + kOverdueSteps < step_number_;
+  return {!overdue, !session.draft->OwesFirstNodes(), session.last_served, -session.draft->BestValue()};
+}
+
+DraftCore::Shares DraftCore::PlanStep(const HostedModel* hosted) {
+  Shares growing;
+  Shares prefilling;
   for (auto& [key, session] : sessions_) {
-    if (session.hosted != hosted || session.draft->NumRowsWanted() == 0) continue;
-    (session.draft->NeedsPrefill() ? prefilling : growing).push_back({key, &session});
+    const uint32_t wanted = session.hosted == hosted ? session.draft->NumRowsWanted() : 0;
+    if (wanted == 0) continue;
+    Shares& shares = session.draft->NeedsPrefill() ? prefilling : growing;
+    shares.push_back({.key = key, .session = &session, .rows = wanted, .turn = TurnOf(session)});
   }
-  // Growth serves sessions in this order: those that have waited too long; those whose verifier may be
-  // waiting; the least recently served; those whose nodes are most likely to be needed.
-  const auto turn = [this](const Share& share) {
-    const DraftSession& draft = *share.session->draft;
-    const bool overdue = share.session->last_served + kOverdueSteps < step_number_;
-    return std::tuple(!overdue, !draft.OwesFirstNodes(), share.session->last_served, -draft.BestValue());
-  };
-  absl::c_stable_sort(growing, [&](const Share& a, const Share& b) { return turn(a) < turn(b); });
+  absl::c_sort(growing, [](const Share& a, const Share& b) {
+    return a.turn != b.turn ? a.turn < b.turn : a.key < b.key;
+  });
   absl::c_stable_sort(prefilling, [](const Share& a, const Share& b) {
     return a.session->last_served < b.session->last_served;
   });
 
   const uint32_t max_rows = std::min(options_.max_step_rows, hosted->model.engine->max_rows());
   uint32_t used = 0;
-  std::vector<Share> plan;
+  Shares plan;
   const auto give = [&](Share* share, uint32_t up_to) {
     if (used >= up_to) return false;
-    share->rows = std::min(share->session->draft->NumRowsWanted(), up_to - used);
+    share->rows = std::min(share->rows, up_to - used);
     used += share->rows;
     plan.push_back(*share);
     return true;
@@ -418,7 +424,7 @@ void DraftCore::DraftStep() {
   if (hosted == nullptr) return;
   hosted->last_served = ++step_number_;
   batch_.Clear();
-  const std::vector<Share> plan = PlanStep(hosted);
+  const Shares plan = PlanStep(hosted);
   bool grows = false;
   for (const Share& share : plan) {
     grows = grows || !share.session->draft->NeedsPrefill();
@@ -451,11 +457,12 @@ void DraftCore::DraftStep() {
   UnparkSessions();
 }
 
-std::vector<std::pair<LinkId, DraftResponse>> DraftCore::TakeResponses() {
+DraftCore::Responses DraftCore::TakeResponses(Responses memory) {
   for (auto& [link, response] : responses_) {
     response.drafter_sessions = static_cast<uint32_t>(sessions_.size());
   }
-  return std::exchange(responses_, {});
+  memory.clear();
+  return std::exchange(responses_, std::move(memory));
 }
 
 absl::Status DraftCore::CheckBlocks() const {

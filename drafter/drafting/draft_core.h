@@ -6,9 +6,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -110,7 +112,9 @@ class DraftCore {
   // score, are refused. Returns whether it drafted (and did not score).
   bool Step();
 
-  std::vector<std::pair<LinkId, DraftResponse>> TakeResponses();
+  using Responses = std::vector<std::pair<LinkId, DraftResponse>>;
+  // `memory`, such as what an earlier call returned, holds the next responses.
+  Responses TakeResponses(Responses memory = {});
   std::vector<ScoreAnswer> TakeScores() { return scores_.TakeAnswers(); }
   DraftStats stats() const;
   // For tests and simulations: checks that all blocks are accounted for.
@@ -135,11 +139,15 @@ class DraftCore {
 
     uint32_t epoch() const { return text != nullptr ? text->epoch() : draft->epoch(); }
   };
+  // Sessions of a lower turn come first (TurnOf).
+  using Turn = std::tuple<bool, bool, uint64_t, float>;
   struct Share {
     Key key;
     HostedSession* session = nullptr;
     uint32_t rows = 0;
+    Turn turn;
   };
+  using Shares = absl::InlinedVector<Share, 16>;
 
   absl::Status CheckOpen(const OpenSession& open, const HostedModel& hosted) const;
   void OnOpen(const Key& key, const OpenSession& open);
@@ -151,6 +159,7 @@ class DraftCore {
   void RememberEnd(const Key& key, uint32_t epoch);
   bool WasClosed(const Key& key, uint32_t epoch) const;
   void Refuse(const Key& key, uint32_t epoch, absl::Status status);
+  void Respond(const Key& key, decltype(DraftResponse::event) event);
   void AskForOpen(const Key& key, uint32_t epoch, absl::string_view reason);
   void SendGrowth(const Key& key, HostedSession* session);
   HostedModel* FindModel(absl::string_view name);
@@ -161,7 +170,8 @@ class DraftCore {
   void DraftStep();
   void UnparkSessions();
   HostedSession* IdleSession(const BlockPool* pool);
-  std::vector<Share> PlanStep(const HostedModel* hosted);
+  Turn TurnOf(const HostedSession& session) const;
+  Shares PlanStep(const HostedModel* hosted);
 
   const Options options_;
   const Clock* clock_;
@@ -177,7 +187,8 @@ class DraftCore {
   uint64_t resyncs_ = 0;
   ScoreQueue scores_;
   uint32_t steps_since_score_ = 0;
-  std::vector<std::pair<LinkId, DraftResponse>> responses_;
+  std::vector<Grow> growth_;  // Used by SendGrowth alone, which keeps its memory.
+  Responses responses_;
 };
 
 }  // namespace tandem

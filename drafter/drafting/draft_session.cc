@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/hash.h"
@@ -101,6 +102,8 @@ DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_
       cache_salt_(cache_salt),
       vocabulary_fingerprint_(vocabulary_fingerprint),
       bridge_(BridgeFor(*model, vocabulary_fingerprint).value()),
+      is_head_(has_engine() && model->engine->config().head.has_value()),
+      is_medusa_(is_head_ && !model->engine->config().head->reads_context()),
       kv_salt_(bridge_ == nullptr ? cache_salt : HashCombine(cache_salt, vocabulary_fingerprint)),
       expand_width_(expand_width),
       draw_seed_(draw_seed),
@@ -282,6 +285,7 @@ absl::Status DraftSession::CheckCommit(const Commit& commit) const {
 // The longest path from the root whose tokens are the first of `tokens`.
 std::vector<NodeId> DraftSession::MatchPath(absl::Span<const TokenId> tokens) const {
   std::vector<NodeId> path;
+  path.reserve(tokens.size());
   NodeId above = 0;
   for (TokenId token : tokens) {
     const TreeNode* node = tree_.FindChild(above, token);
@@ -366,7 +370,7 @@ absl::Status DraftSession::AppendCommitted(absl::Span<const TokenId> tokens, abs
   }
   kv_.Append(tokens);
   if (!parked_) TANDEM_RETURN_IF_ERROR(ReserveWindow());
-  std::vector<KvCopy> copies;
+  absl::InlinedVector<KvCopy, 8> copies;
   for (NodeId id : path) {
     const NodeState& state = states_.at(id);
     if (!state.forwarded) break;
@@ -390,7 +394,7 @@ void DraftSession::RerootAt(NodeId new_root) {
     ++counters_->pruned_nodes;
     return true;
   });
-  absl::c_move(std::exchange(held_back_, {}), std::back_inserter(candidates_));
+  TakeHeldBack();
   std::erase_if(candidates_, [&](const Candidate& candidate) {
     return candidate.parent != new_root && (candidate.parent == 0 || tree_.Find(candidate.parent) == nullptr);
   });
@@ -459,7 +463,11 @@ void DraftSession::Forget(NodeId id, uint64_t* fate) {
 }
 
 void DraftSession::DropTree(uint64_t* fate) {
-  for (const TreeNode& node : tree_.nodes()) Forget(node.id, fate);
+  states_.EraseIf([&](NodeId, const NodeState& state) {
+    if (state.slot.has_value()) kv_.FreeScratch(*state.slot);
+    ++*fate;
+    return true;
+  });
   tree_.Clear();
   announced_.clear();
   root_children_ = 0;

@@ -195,8 +195,9 @@ class DraftSession {
   // continue.
   absl::Status OnStep();
 
-  // Nodes to send, in order, in messages without step_seconds.
-  std::vector<Grow> TakeGrowth();
+  // Replaces `growth` by the nodes to send, in order, in messages without step_seconds. Its memory takes the
+  // next ones.
+  void TakeGrowth(std::vector<Grow>* growth);
   // The report of used features, if one is due.
   std::optional<FeaturesUsed> TakeFeaturesUsed();
 
@@ -216,7 +217,7 @@ class DraftSession {
   // The drawn children of a node.
   struct Draws {
     DraftDistribution distribution;
-    std::vector<TokenProbability> children;  // In the order of the draws, with their scores.
+    TokenProbabilities children;  // In the order of the draws, with their scores.
     bool sent = false;
   };
   struct NodeState {
@@ -258,9 +259,9 @@ class DraftSession {
   bool has_engine() const { return model_->engine != nullptr; }
   int32_t vocab_size() const { return VocabularySize(*model_, bridge_); }
   TokenId ToDraft(TokenId token) const { return bridge_ == nullptr ? token : bridge_->ToDraft(token); }
-  bool is_head() const { return has_engine() && model_->engine->config().head.has_value(); }
+  bool is_head() const { return is_head_; }
   // Medusa: the tree grows from the root's row alone.
-  bool is_medusa() const { return is_head() && !model_->engine->config().head->reads_context(); }
+  bool is_medusa() const { return is_medusa_; }
 
   // Open and commit (draft_session.cc).
   absl::Status OpenWindow(absl::Span<const TokenId> tokens);
@@ -304,7 +305,7 @@ class DraftSession {
   bool MoveBelow(NodeId parent);
   bool MayCome(NodeId parent, TokenId token);
   bool MaskBelow(NodeId parent, absl::Span<float> logits);
-  std::vector<TokenProbability> LevelBelow(NodeId parent, uint32_t depth);
+  TokenProbabilities LevelBelow(NodeId parent, uint32_t depth);
 
   // Growth (tree_growth.cc).
   static bool IsWorse(const Candidate& a, const Candidate& b);
@@ -335,6 +336,7 @@ class DraftSession {
   bool DraftsAhead() const { return tree_.size() >= limits_.verified; }
   uint32_t Branching() const { return DraftsAhead() ? limits_.ahead_branching : limits_.branching; }
   uint32_t StepNodes() const { return DraftsAhead() ? limits_.ahead_step_nodes : limits_.step_nodes; }
+  void TakeHeldBack();
   void ReleaseHeldBack();
   void ProposeFromSources();
   void OfferProposed(NodeId parent, int32_t proposed);
@@ -355,6 +357,8 @@ class DraftSession {
   const uint64_t cache_salt_;
   const uint64_t vocabulary_fingerprint_;
   const VocabularyBridge* const bridge_;  // Null: the ids are the draft model's.
+  const bool is_head_;
+  const bool is_medusa_;
   // The salt of the prefix cache. It depends on the vocabulary, in which the same ids may be other text.
   const uint64_t kv_salt_;
   const uint32_t expand_width_;
@@ -387,7 +391,7 @@ class DraftSession {
   std::vector<float> root_output_;
   // Of Medusa heads: the candidates below nodes of depth 0, 1, ...: guesses or, for sampled drafts, the
   // tokens to draw from.
-  std::vector<std::vector<TokenProbability>> levels_;
+  std::vector<TokenProbabilities> levels_;
   std::vector<std::vector<float>> level_logits_;  // What they were made of; under a constraint.
   bool root_ready_ = false;                       // The root has been forwarded: its children are known.
   CandidateTree tree_;

@@ -257,7 +257,7 @@ TEST_F(CrowdedHeadTest, AParkedSessionAsksForItsStatesAgain) {
   SendFeatures(0, Last());
   RunDry();
   EXPECT_GT(tree_.size(), 0u);
-  // Another session takes what there is while this one pauses.
+  // Another session takes all blocks while this one pauses.
   budget_.nodes = 0;
   SendCommit({60}, /*with_features=*/true);
   OpenSession other = MakeOpen();

@@ -39,7 +39,7 @@ class MedusaDraftingTest : public HeadDraftingTest {
     std::vector<Guess> level = {{}};
     for (size_t i = 0; i < std::min(depth, kPositions); ++i) {
       std::vector<Guess> next;
-      const std::vector<TokenProbability> tokens =
+      const TokenProbabilities tokens =
           plain_.Guesses(text_, TokenIds(i, 0), 0, budget_.branching, sampling_);
       for (const Guess& guess : level) {
         for (const TokenProbability& token : tokens) {

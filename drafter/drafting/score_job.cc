@@ -166,7 +166,7 @@ absl::Status ScoreJob::ScorePrompt(const Row& row) {
 }
 
 absl::Status ScoreJob::ScoreOutput(const Row& row) {
-  std::vector<TokenProbability> guesses =
+  TokenProbabilities guesses =
       sampler_->Guess(TargetLogits(*model_, bridge_, row.logits), row.target, kScoredGuesses);
   if (guesses.empty()) {
     return absl::InternalError(
@@ -177,7 +177,7 @@ absl::Status ScoreJob::ScoreOutput(const Row& row) {
   return absl::OkStatus();
 }
 
-std::vector<TokenProbability> ScoreJob::MergeWithSources(std::vector<TokenProbability> guesses) const {
+TokenProbabilities ScoreJob::MergeWithSources(TokenProbabilities guesses) const {
   if (sources_.empty()) return guesses;
   for (const auto& source : sources_) {
     const ProposalLimits limits{.depth = 1, .nodes = kScoredGuesses, .branching = kScoredGuesses};

@@ -95,7 +95,7 @@ class ScoreJob {
   absl::Status ScorePrompt(const Row& row);
   absl::Status ScoreOutput(const Row& row);
   void Rank(absl::Span<const TokenProbability> guesses, TokenId token);
-  std::vector<TokenProbability> MergeWithSources(std::vector<TokenProbability> guesses) const;
+  TokenProbabilities MergeWithSources(TokenProbabilities guesses) const;
   void Observe(TokenId token);
 
   const DraftModel* model_;

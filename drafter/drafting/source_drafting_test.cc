@@ -102,7 +102,7 @@ TEST(SourceDraftingTest, SaltsSeparateWhatTriesLearn) {
     const auto responses = drafter.core.TakeResponses();
     ASSERT_EQ(responses.size(), 2u);
     const Grow& grow = std::get<Grow>(responses[1].second.event);
-    EXPECT_EQ(grow.tokens, salt == 0 ? (TokenIds{7, 8}) : TokenIds{});
+    EXPECT_EQ(TokenIds(grow.tokens.begin(), grow.tokens.end()), salt == 0 ? (TokenIds{7, 8}) : TokenIds{});
     EXPECT_TRUE(grow.exhausted);
   }
 }
@@ -132,7 +132,7 @@ TEST(SourceDraftingTest, ModelAndSourceFoldIntoOneTree) {
   Drafter drafter({}, {}, /*prefix_cache=*/true, "ngram");
   // The prompt ends in two tokens that were followed by one of the engine's guesses.
   TokenIds prompt = {10, 11, 0, 12, 10, 11};
-  std::vector<TokenProbability> guesses;
+  TokenProbabilities guesses;
   float engine_score = 0.0f;
   for (TokenId token = 0; token < 64 && engine_score == 0.0f; ++token) {
     prompt[2] = token;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <iterator>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -194,10 +193,16 @@ void DraftSession::PromoteBest() {
   }
 }
 
+// Adds what was held back to the candidates, which are not a heap then.
+void DraftSession::TakeHeldBack() {
+  candidates_.insert(candidates_.end(), held_back_.begin(), held_back_.end());
+  held_back_.clear();
+}
+
 // Nodes for which the verified tree has no room may be where its round ends.
 void DraftSession::ReleaseHeldBack() {
   if (std::exchange(released_, true) || held_back_.empty()) return;
-  absl::c_move(std::exchange(held_back_, {}), std::back_inserter(candidates_));
+  TakeHeldBack();
   std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
 }
 
@@ -276,7 +281,7 @@ void DraftSession::ProposeFromSources() {
 // The proposal's children of `proposed`, which is `parent` in the tree: those that are nodes already are gone
 // into, the others become candidates.
 void DraftSession::OfferProposed(NodeId parent, int32_t proposed) {
-  std::vector<TokenProbability> children;
+  TokenProbabilities children;
   for (size_t i = 0; i < proposal_.size(); ++i) {
     if (proposal_[i].parent != proposed) continue;
     const TreeNode* node = tree_.FindChild(parent, proposal_[i].token);
@@ -371,8 +376,9 @@ void DraftSession::PutIntoMessages(bool exhausted) {
   announced_.clear();
 }
 
-std::vector<Grow> DraftSession::TakeGrowth() {
-  return std::exchange(growth_, {});
+void DraftSession::TakeGrowth(std::vector<Grow>* growth) {
+  growth->clear();
+  growth->swap(growth_);
 }
 
 void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
@@ -469,7 +475,7 @@ absl::Status DraftSession::AddCandidates(NodeId parent, float* logits) {
     return absl::OkStatus();
   }
   if (!MaskBelow(parent, row)) return absl::OkStatus();
-  const std::vector<TokenProbability> top =
+  const TokenProbabilities top =
       sampler_->Guess(row, position, std::max(limits_.branching, limits_.ahead_branching));
   if (top.empty()) return NothingToGuess();
   OfferChildren(parent, top, &Candidate::score);
@@ -537,8 +543,9 @@ void DraftSession::OfferChildren(NodeId parent, absl::Span<const TokenProbabilit
       list->erase(others, list->end());
     }
   }
+  const bool has_nodes = NumChildren(parent) > 0;
   for (const TokenProbability& child : children) {
-    if (NumChildren(parent) > 0 && tree_.FindChild(parent, child.token) != nullptr) continue;
+    if (has_nodes && tree_.FindChild(parent, child.token) != nullptr) continue;
     const auto same =
         absl::c_find_if(known, [&](const Candidate& candidate) { return candidate.token == child.token; });
     if (same != known.end()) {
@@ -550,12 +557,16 @@ void DraftSession::OfferChildren(NodeId parent, absl::Span<const TokenProbabilit
     }
   }
   const Above above = AboveChildrenOf(parent);
-  for (Candidate& candidate : known) {
-    candidate.value = ValueBelow(above, candidate.merged_score());
-    candidates_.push_back(candidate);
-    if (sources_.empty()) std::push_heap(candidates_.begin(), candidates_.end(), IsWorse);
+  for (Candidate& candidate : known) candidate.value = ValueBelow(above, candidate.merged_score());
+  if (!sources_.empty()) {
+    candidates_.insert(candidates_.end(), known.begin(), known.end());
+    std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
+    return;
   }
-  if (!sources_.empty()) std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
+  for (const Candidate& candidate : known) {
+    candidates_.push_back(candidate);
+    std::push_heap(candidates_.begin(), candidates_.end(), IsWorse);
+  }
 }
 
 }  // namespace tandem

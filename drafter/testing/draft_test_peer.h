@@ -66,8 +66,7 @@ inline uint32_t NodeLimit(const DraftBudget& budget) {
 }
 
 // The drafter's guesses after `context` at temperature 0, from logits computed without a cache.
-inline std::vector<TokenProbability> GreedyGuesses(const FakeEngine& engine, const TokenIds& context,
-                                                   size_t count) {
+inline TokenProbabilities GreedyGuesses(const FakeEngine& engine, const TokenIds& context, size_t count) {
   std::vector<float> logits = engine.ReferenceLogits(context);
   const TargetSampler sampler({.temperature = 0.0f}, engine.config().vocab_size, {});
   return sampler.Guess(absl::MakeSpan(logits), static_cast<uint32_t>(context.size()), count);
@@ -130,7 +129,7 @@ struct Drafter {
   DraftCore core;
 };
 
-// A verifier's side of one session. Responses lie in `inbox` until they are delivered, so that messages
+// A verifier's side of one session. Responses wait in `inbox` until they are delivered, so that messages can
 // cross.
 class Peer {
  public:
@@ -500,7 +499,7 @@ inline float Worth(const std::vector<ReferenceNode>& nodes) {
   return worth;
 }
 
-// The paths of nodes, sorted: which nodes there are, whatever the order in which they were made.
+// The paths of nodes, sorted: the set of nodes, whatever the order in which they were made.
 inline std::vector<TokenIds> Paths(const std::vector<ReferenceNode>& nodes) {
   std::vector<TokenIds> paths;
   for (const ReferenceNode& node : nodes) {

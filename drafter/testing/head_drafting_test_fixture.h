@@ -100,15 +100,13 @@ class PlainHead {
 
   // Its guesses after `text` and `path`. The target's states are known up to the last token but one of the
   // text, and the window begins at `window_start`.
-  std::vector<TokenProbability> Guesses(const TokenIds& text, const TokenIds& path, uint32_t window_start,
-                                        size_t count,
-                                        const SamplingParameters& sampling = {.temperature = 0.0f}) {
+  TokenProbabilities Guesses(const TokenIds& text, const TokenIds& path, uint32_t window_start, size_t count,
+                             const SamplingParameters& sampling = {.temperature = 0.0f}) {
     const TargetSampler sampler(sampling, engine_->config().vocab_size, {});
     const auto position = static_cast<uint32_t>(text.size() + path.size());
     std::vector<float> logits =
         head().reads_context() ? LogitsAfter(text, path, window_start) : LevelLogits(text, path.size());
-    return logits.empty() ? std::vector<TokenProbability>()
-                          : sampler.Guess(absl::MakeSpan(logits), position, count);
+    return logits.empty() ? TokenProbabilities() : sampler.Guess(absl::MakeSpan(logits), position, count);
   }
 
   // The logits of Medusa heads for the level below nodes of that depth; empty below the last one.
@@ -281,7 +279,7 @@ class HeadDraftingTest : public testing::Test {
       if (node.id < first_id) continue;
       TokenIds path;
       for (NodeId id : tree_.Path(node.parent)) path.push_back(tree_.Find(id)->token);
-      const std::vector<TokenProbability> guesses =
+      const TokenProbabilities guesses =
           plain_.Guesses(text_, path, window_start, budget_.branching, sampling_);
       const auto same = std::ranges::find(guesses, node.token, &TokenProbability::token);
       EXPECT_NE(same, guesses.end()) << "node " << node.id << " below " << node.parent;

@@ -553,7 +553,7 @@ TEST_F(AdmissionTest, WhatIsRefusedIsCharged) {
   // A minute's worth at most for one request, however much was done.
   admission_.Charge(tenant, 1'000'000);
   EXPECT_NEAR(absl::ToDoubleSeconds(RetryAfter(admission_.CheckQuota(tenant)).value()), 60.1, 1e-6);
-  // Nobody pays who has no quota.
+  // A tenant without a quota pays nothing.
   admission_.Charge(table.tenants[1], 1'000'000);
   EXPECT_TRUE(admission_.CheckQuota(table.tenants[1]).ok());
 }

@@ -81,7 +81,7 @@ std::shared_ptr<grpc::Channel> Client::Connect(const std::string& endpoint) cons
 
 absl::Status Client::CheckConnection() const {
   TANDEM_RETURN_IF_ERROR(credentials_.status());
-  return CheckToken(connection_.token);
+  return CheckToken(connection_.token.Reveal());
 }
 
 namespace {
@@ -210,7 +210,7 @@ absl::StatusOr<v1::CalibrateResponse> Client::Calibrate(const v1::CalibrateReque
 void Client::Prepare(grpc::ClientContext& context, absl::Time deadline) const {
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
   if (!connection_.token.empty())
-    context.AddMetadata("authorization", absl::StrCat("Bearer ", connection_.token));
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", connection_.token.Reveal()));
 }
 
 absl::Status Client::Explain(const grpc::Status& grpc_status) const {

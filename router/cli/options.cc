@@ -76,7 +76,9 @@ void AddConnection(CLI::App* app, ConnectionOptions* connection, RawFlags* raw) 
       ->envname("TANDEM_ENDPOINT")
       ->default_str(connection->endpoint)
       ->group("Connection");
-  app->add_option("--token", connection->token, "The tenant's token")
+  app->add_option_function<std::string>(
+         "--token", [connection](const std::string& token) { connection->token = Secret(token); },
+         "The tenant's token")
       ->envname("TANDEM_TOKEN")
       ->group("Connection");
   app->add_option("--tls-ca", connection->tls.ca,

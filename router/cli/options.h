@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/config/secret.h"
 #include "common/rpc/tls_files.h"
 #include "tandem/v1/config.pb.h"
 #include "tandem/v1/drafter.pb.h"
@@ -21,7 +22,7 @@ namespace tandem::cli {
 struct ConnectionOptions {
   std::string endpoint = "127.0.0.1:7001";
   std::vector<std::string> other_endpoints;  // Replicas of the router, for requests that are retried.
-  std::string token;
+  Secret token;
   TlsFiles tls;
   absl::Duration timeout = absl::InfiniteDuration();  // For one request.
 };

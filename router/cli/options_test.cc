@@ -148,7 +148,7 @@ TEST_F(OptionsTest, OutputFlags) {
                 .logprobs(),
             3u);
   EXPECT_THAT(UsageError({"generate", "x", "--logprobs", "3"}), HasSubstr("--logprobs: expected --json"));
-  // Nobody is shown who does not ask for it.
+  // The live page shows a request only if its flag asks for it.
   EXPECT_FALSE(Parse<GenerateCommand>({"generate", "x"}).generation.request.output().live_page());
   EXPECT_TRUE(
       Parse<GenerateCommand>({"generate", "x", "--live-page"}).generation.request.output().live_page());
@@ -163,12 +163,12 @@ TEST_F(OptionsTest, ConnectionFromFlagsAndEnvironment) {
   setenv("TANDEM_TOKEN", "secret", 1);
   ConnectionOptions connection = Parse<InfoCommand>({"info"}).connection;
   EXPECT_EQ(connection.endpoint, "router:1");
-  EXPECT_EQ(connection.token, "secret");
+  EXPECT_EQ(connection.token.Reveal(), "secret");
   connection =
       Parse<InfoCommand>({"info", "--endpoint", "other:2", "--token", "t", "--timeout", "1m30s"}).connection;
   EXPECT_EQ(connection.endpoint, "other:2");
   EXPECT_TRUE(connection.other_endpoints.empty());
-  EXPECT_EQ(connection.token, "t");
+  EXPECT_EQ(connection.token.Reveal(), "t");
   EXPECT_EQ(connection.timeout, absl::Seconds(90));
   EXPECT_EQ(Parse<InfoCommand>({"info", "--timeout", "2.5"}).connection.timeout, absl::Seconds(2.5));
   EXPECT_THAT(UsageError({"info", "--timeout", "soon"}), HasSubstr("--timeout: soon"));

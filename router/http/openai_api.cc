@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/config/secret.h"
 #include "common/config/version.h"
 #include "common/model/config/strict_json.h"
 #include "common/tracing/trace_context.h"
@@ -30,7 +31,7 @@ namespace {
 constexpr absl::string_view kModels = "/v1/models";
 
 CallHead CallHeadOf(const HttpHead& head) {
-  return {.authorization = head.Field("authorization"),
+  return {.authorization = std::optional<Secret>(head.Field("authorization")),
           .trace = ParseTraceContext(head.Field(kTraceparentKey).value_or(""),
                                      head.Field(kTracestateKey).value_or(""))};
 }

@@ -52,7 +52,7 @@ TEST_F(OpenAiToolsTest, CallsAndReasoningStandInTheMessage) {
 
   Say("[TOOL_CALLS]f[ARGS]{}");
   EXPECT_TRUE(Chat(kTools).json()["choices"][0]["message"]["content"].is_null());
-  // Nobody offered that.
+  // Without this tool in the request, the text is content.
   EXPECT_EQ(Chat().json()["choices"][0]["message"]["content"], "[TOOL_CALLS]f[ARGS]{}");
   EXPECT_EQ(Chat(absl::StrCat(kTools, R"(, "tool_choice": "none")")).json()["choices"][0]["finish_reason"],
             "stop");

@@ -210,7 +210,7 @@ TEST_F(LiveServerTest, OneTooManyIsToldWhy) {
   EXPECT_THAT(answer, HasSubstr("hello"));
 }
 
-// It reads nothing while much happens: others go on, and it is told what it lost.
+// While it reads nothing, many events happen. Other browsers go on, and it learns how many it lost.
 TEST_F(LiveServerTest, ASlowBrowserLosesEventsAndHoldsUpNobody) {
   Serve({.max_bytes = 1 << 20}, "127.0.0.1:0", absl::Seconds(kPatienceSeconds));
   auto slow = Watch();

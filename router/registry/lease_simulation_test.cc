@@ -268,7 +268,7 @@ class Cluster {
                               absl::FormatTime(process.last_ok));
         };
         ++num_checked_;
-        // Nobody who is there is dropped.
+        // A process that answers is not dropped.
         const bool is_there = Answers(process) && !process.leaving && !IsReplaced(process);
         if (is_there && now - process.last_ok < kTtl - kNotice) {
           EXPECT_TRUE(listed) << "dropped: " << what();

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/config/secret.h"
 #include "common/tracing/trace_context.h"
 #include "tandem/v1/generation.pb.h"
 
@@ -14,7 +15,7 @@ namespace tandem::router {
 struct CallHead {
   // As sent: "Bearer <token>". An empty header and several headers are malformed; no header means the
   // anonymous tenant.
-  std::optional<std::string> authorization;
+  std::optional<Secret> authorization;
   std::string peer;    // gRPC's name for where it calls from; empty: not by gRPC.
   TraceContext trace;  // Not valid: a new trace begins.
   absl::Time deadline = absl::InfiniteFuture();

@@ -69,6 +69,7 @@ absl::Status GenerateCall::Begin(absl::FunctionRef<absl::StatusOr<Request>()> re
   TANDEM_ASSIGN_OR_RETURN(const size_t tenant, Authenticate(routing_->tenants(), authorization_));
   // Without a token anybody may be the anonymous tenant.
   if (authorization_.has_value()) router_.OnKnownCaller(peer_);
+  authorization_.reset();
   tenant_ = &routing_->table().tenants[tenant];
   record_.SetTenant(tenant_->name);
   TANDEM_ASSIGN_OR_RETURN(const Request request, read());

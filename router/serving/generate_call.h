@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/config/secret.h"
 #include "common/rpc/client_stream_reader.h"
 #include "grpcpp/alarm.h"
 #include "router/admission/admission.h"
@@ -159,7 +160,7 @@ class GenerateCall final : public RunningCall, public std::enable_shared_from_th
   void OnClientGone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Router& router_;
-  const std::optional<std::string> authorization_;
+  std::optional<Secret> authorization_ ABSL_GUARDED_BY(mutex_);  // Until Begin has checked it.
   const std::string peer_;
   ClientStream& client_;  // Until its Finish.
   const Router::Lease lease_;

@@ -192,7 +192,7 @@ TEST_F(LivePageTest, AClientGetsWhatItAskedForAndNoMore) {
   }
 }
 
-// The second verifier is asked for trees like the first, and the page is told what happened between them.
+// The router asks the second verifier for trees like the first, and tells the page about the failover.
 TEST_F(LivePageTest, GoesOnWithAnotherVerifier) {
   StubVerifier other;
   view_ = std::make_unique<LiveView>(LiveFeed::Options{}, "a");

@@ -39,11 +39,13 @@ void OutputsCall::Start(absl::FunctionRef<absl::StatusOr<GenerateCall::Request>(
   }
   first->Start([&]() -> absl::StatusOr<GenerateCall::Request> {
     TANDEM_ASSIGN_OR_RETURN(GenerateCall::Request request, read());
+    absl::MutexLock lock(&mutex_);
     // More than there may be are refused by the call itself.
     if (request->num_outputs() > 1 && request->num_outputs() <= kMaxOutputs) {
-      absl::MutexLock lock(&mutex_);
       request_ = request;
       num_others_ = request->num_outputs() - 1;
+    } else {
+      head_.authorization.reset();
     }
     return request;
   });
@@ -127,6 +129,7 @@ void OutputsCall::StartOthers() {
       requests.push_back(RequestOf(*request_, request_->request_id(), seed_, i));
     }
     request_ = nullptr;
+    head_.authorization.reset();
   }
   for (size_t i = 0; i < calls.size(); ++i) {
     calls[i]->Start([&]() -> absl::StatusOr<GenerateCall::Request> { return requests[i]; });

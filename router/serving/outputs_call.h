@@ -62,7 +62,7 @@ class OutputsCall final : public std::enable_shared_from_this<OutputsCall> {
   using Calls = std::vector<std::shared_ptr<GenerateCall>>;
 
   OutputsCall(Router& router, const CallHead& head, ClientStream& client)
-      : router_(router), head_(head), client_(client) {}
+      : router_(router), client_(client), head_(head) {}
 
   // With the call's mutex held.
   void OnEvent(Output& output, const v1::GenerateResponse& event);
@@ -76,10 +76,10 @@ class OutputsCall final : public std::enable_shared_from_this<OutputsCall> {
   void Soon(grpc::Alarm& alarm, void (OutputsCall::*method)());
 
   Router& router_;
-  const CallHead head_;
   ClientStream& client_;  // Until its Finish.
 
   absl::Mutex mutex_;
+  CallHead head_ ABSL_GUARDED_BY(mutex_);  // Its token only until all outputs are started.
   std::vector<std::unique_ptr<Output>> outputs_ ABSL_GUARDED_BY(mutex_);
   GenerateCall::Request request_ ABSL_GUARDED_BY(mutex_);  // Of several outputs.
   uint32_t num_others_ ABSL_GUARDED_BY(mutex_) = 0;        // To be started.

@@ -25,6 +25,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/config/secret.h"
 
 namespace tandem::router {
 namespace {
@@ -149,7 +150,7 @@ std::string SpoolFolder::KeyPath(absl::string_view tenant) const {
 }
 
 absl::StatusOr<SpoolKey> ReadSpoolKey(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 256));
+  TANDEM_ASSIGN_OR_RETURN(std::string text, ReadFile(path, 256));
   const absl::string_view digits = absl::StripAsciiWhitespace(text);
   SpoolKey key{};
   const bool is_hex =
@@ -159,8 +160,10 @@ absl::StatusOr<SpoolKey> ReadSpoolKey(const std::string& path) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": not a key of a spool, expected ", 2 * key.size(), " hexadecimal digits"));
   }
-  const std::string bytes = absl::HexStringToBytes(digits);
+  std::string bytes = absl::HexStringToBytes(digits);
   std::copy(bytes.begin(), bytes.end(), key.begin());
+  Cleanse(bytes);
+  Cleanse(text);
   return key;
 }
 
@@ -178,9 +181,10 @@ absl::StatusOr<SpoolKey> SpoolFolder::FindOrMakeKey(absl::string_view tenant) co
   unlink(draft.c_str());
   const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) return FileError("make", draft, errno);
-  const std::string text = absl::StrCat(
-      absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(key.data()), key.size())), "\n");
-  absl::Status status = WriteAll(file, text);
+  std::string digits = absl::BytesToHexString(key.Reveal());
+  absl::Status status = WriteAll(file, digits);
+  if (status.ok()) status = WriteAll(file, "\n");
+  Cleanse(digits);
   if (status.ok() && fsync(file) != 0) status = FileError("write", draft, errno);
   close(file);
   if (status.ok() && link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST) {

@@ -45,7 +45,7 @@ void PutText(std::string& out, absl::string_view text) {
   out.append(cut.data(), cut.size());
 }
 
-// Reads bytes from the front; what is not there makes `ok` false, and zeros.
+// Reads bytes from the front. Reading past the end returns zeros and makes `ok` false.
 class Reader {
  public:
   explicit Reader(absl::string_view bytes) : bytes_(bytes) {}
@@ -223,9 +223,10 @@ uint32_t Crc32(absl::string_view bytes, uint32_t before) {
 
 std::array<uint8_t, 8> SpoolKeyId(const SpoolKey& key) {
   std::string text = "tandem spool key ";
-  text.append(reinterpret_cast<const char*>(key.data()), key.size());
+  absl::StrAppend(&text, key.Reveal());
   std::array<uint8_t, SHA256_DIGEST_LENGTH> digest{};
   SHA256(Bytes(text), text.size(), digest.data());
+  Cleanse(text);
   std::array<uint8_t, 8> id{};
   std::copy_n(digest.begin(), id.size(), id.begin());
   return id;

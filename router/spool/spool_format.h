@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/config/secret.h"
 
 namespace tandem::router {
 
@@ -38,7 +39,7 @@ struct SpoolRecord {
   std::vector<OutputToken> output;
 };
 
-using SpoolKey = std::array<uint8_t, 32>;
+using SpoolKey = SecretArray<32>;
 using SpoolDigest = std::array<uint8_t, 16>;
 inline constexpr size_t kSpoolHeaderBytes = 64;
 inline constexpr size_t kSpoolRecordHeadBytes = 48;

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/config/secret.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "router/config/config.h"
@@ -159,8 +160,12 @@ v1::TenantConfig WithoutToken(v1::TenantConfig tenant) {
   const Sha256Digest digest = Sha256(tenant.token());
   tenant.set_token_sha256(
       absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size())));
-  tenant.clear_token();
+  Cleanse(*tenant.mutable_token());
   return tenant;
+}
+
+void HashTokens(v1::RouterConfig& config) {
+  for (v1::TenantConfig& tenant : *config.mutable_tenants()) tenant = WithoutToken(std::move(tenant));
 }
 
 absl::StatusOr<std::vector<StoreChange>> ApplyConfigFile(const v1::RouterConfig& file,

@@ -17,4 +17,7 @@ absl::StatusOr<std::vector<StoreChange>> ApplyConfigFile(const v1::RouterConfig&
 // `tenant` with the token's digest in place of the token, because the store must hold no secrets.
 v1::TenantConfig WithoutToken(v1::TenantConfig tenant);
 
+// The same for every tenant of `config`.
+void HashTokens(v1::RouterConfig& config);
+
 }  // namespace tandem::router

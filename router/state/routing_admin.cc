@@ -328,7 +328,7 @@ absl::Status DeleteDrafter(RoutingState& state, const std::string& name) {
 }
 
 absl::StatusOr<v1::DrafterInfo> DrainDrafter(RoutingState& state, const std::string& name, bool undo) {
-  // So that draining what is not there does not create it.
+  // Otherwise draining an unknown drafter would create it.
   TANDEM_RETURN_IF_ERROR(GetDrafter(state, name).status());
   v1::SetDrafterRequest request;
   request.mutable_config()->set_name(name);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/token_digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/state/applied_config.h"
@@ -283,6 +284,19 @@ TEST(MemoryStoreTest, WatchesSeeTheirPrefixOnly) {
   }
   ASSERT_TRUE(store.Update({{.key = "a/1", .value = "y"}}).ok());
   EXPECT_EQ(calls, 1);
+}
+
+// As the router does with its files before it keeps them.
+TEST(HashTokensTest, LeavesDigestsAndTheSameCallers) {
+  v1::RouterConfig config = File();
+  ASSERT_EQ(TenantOf(config, "acme").token(), "secret-a");
+  TenantOf(config, "zeta").clear_token();
+  TenantOf(config, "zeta").set_token_sha256(DigestToken("secret-z", "0123456789abcdef").Text());
+  HashTokens(config);
+  EXPECT_EQ(config.SerializeAsString().find("secret"), std::string::npos);
+  const auto state = OpenOn(std::make_shared<MemoryStore>(), config);
+  EXPECT_EQ(state->snapshot()->tenants().Authenticate("Bearer secret-a"), 0u);
+  EXPECT_EQ(state->snapshot()->tenants().Authenticate("Bearer secret-z"), 1u);
 }
 
 }  // namespace

@@ -269,7 +269,7 @@ TEST_F(SqliteStoreTest, TheLastGoodCopyTakesADamagedFilesPlace) {
   for (const std::string& damaged :
        {flipped, overwritten, whole.substr(0, whole.size() / 2), text, std::string()}) {
     WriteContent(damaged);
-    // Nobody leaves a log for it.
+    // No write-ahead log belongs to the damaged file.
     for (const char* const part : {"-wal", "-shm"}) std::filesystem::remove(Path() + part);
     const auto store = SqliteStore::Open(Path());
     ASSERT_TRUE(store.ok()) << store.status();

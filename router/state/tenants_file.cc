@@ -18,8 +18,11 @@ constexpr size_t kMaxTenantsFileBytes = size_t{1} << 20;
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadTenantsFile(const std::string& path) {
-  return ReadFile(path, kMaxTenantsFileBytes);
+absl::StatusOr<Secret> ReadTenantsFile(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxTenantsFileBytes));
+  Secret content(text);
+  Cleanse(text);
+  return content;
 }
 
 absl::StatusOr<v1::RouterConfig> AddTenants(const v1::RouterConfig& config, absl::string_view text,
@@ -47,12 +50,12 @@ absl::StatusOr<v1::RouterConfig> AddTenants(const v1::RouterConfig& config, absl
 }
 
 absl::StatusOr<v1::RouterConfig> AddTenantsFile(const v1::RouterConfig& config, const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadTenantsFile(path);
+  const absl::StatusOr<Secret> text = ReadTenantsFile(path);
   if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
-  return AddTenants(config, *text, path);
+  return AddTenants(config, text->Reveal(), path);
 }
 
-TenantsFileFollower::TenantsFileFollower(Options options, std::string applied, RoutingState* state,
+TenantsFileFollower::TenantsFileFollower(Options options, Secret applied, RoutingState* state,
                                          MetricsRegistry* registry)
     : options_(std::move(options)),
       state_(*state),
@@ -87,10 +90,10 @@ void TenantsFileFollower::Run() {
 }
 
 void TenantsFileFollower::Look() {
-  absl::StatusOr<std::string> content = ReadTenantsFile(options_.path);
+  absl::StatusOr<Secret> content = ReadTenantsFile(options_.path);
   // Seen twice, so that one that is just being written is not taken for a whole one.
-  std::string found = content.ok() ? *content : content.status().ToString();
-  if (std::exchange(seen_, found) != found) return;
+  const Secret found = content.ok() ? *content : Secret(content.status().ToString());
+  if (!(std::exchange(seen_, found) == found)) return;
   // Also when a bad content was taken back.
   if (content.ok() && *content == applied_) {
     logged_.clear();
@@ -115,8 +118,9 @@ void TenantsFileFollower::Look() {
   logged_ = std::move(error);
 }
 
-absl::Status TenantsFileFollower::Apply(const std::string& content) {
-  TANDEM_ASSIGN_OR_RETURN(const v1::RouterConfig file, AddTenants(options_.config, content, options_.path));
+absl::Status TenantsFileFollower::Apply(const Secret& content) {
+  TANDEM_ASSIGN_OR_RETURN(const v1::RouterConfig file,
+                          AddTenants(options_.config, content.Reveal(), options_.path));
   return state_.ApplyFile(file);
 }
 

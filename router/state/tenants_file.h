@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/config/secret.h"
 #include "common/metrics/metrics.h"
 #include "router/state/routing_state.h"
 #include "tandem/v1/config.pb.h"
@@ -40,7 +41,7 @@ class TenantsFileFollower {
     absl::Duration interval = absl::Seconds(1);
   };
   // `applied`: the file's content that is in force. `state` and `registry` outlive this.
-  TenantsFileFollower(Options options, std::string applied, RoutingState* state, MetricsRegistry* registry);
+  TenantsFileFollower(Options options, Secret applied, RoutingState* state, MetricsRegistry* registry);
   ~TenantsFileFollower();
   TenantsFileFollower(const TenantsFileFollower&) = delete;
   TenantsFileFollower& operator=(const TenantsFileFollower&) = delete;
@@ -49,22 +50,22 @@ class TenantsFileFollower {
   void Run();
   // Reads the file and applies it when it has changed.
   void Look();
-  absl::Status Apply(const std::string& content);
+  absl::Status Apply(const Secret& content);
 
   const Options options_;
   RoutingState& state_;
   CounterFamily& reloads_;
   const Gauge refused_;
-  // Used by the thread only.
-  std::string applied_;
-  std::string seen_;    // What the last look found.
+  // Used by the thread only. The file may contain tokens.
+  Secret applied_;
+  Secret seen_;         // What the last look found.
   std::string logged_;  // The error that was logged last; empty: none since a content was applied.
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
-// The file's content. Errors name the file.
-absl::StatusOr<std::string> ReadTenantsFile(const std::string& path);
+// The file's content, which may contain tokens. Errors name the file.
+absl::StatusOr<Secret> ReadTenantsFile(const std::string& path);
 
 }  // namespace tandem::router

@@ -2,9 +2,10 @@
 
 #include <cstddef>
 #include <optional>
-#include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/config/secret.h"
 #include "common/rpc/server.h"
 #include "router/tenants/tenants.h"
 
@@ -12,11 +13,12 @@ namespace tandem::router {
 
 // The `authorization` entry of a call's metadata. Several entries return an empty one, which is malformed,
 // because it is unclear which was meant.
-std::optional<std::string> AuthorizationOf(const CallMetadata& metadata);
+std::optional<Secret> AuthorizationOf(const CallMetadata& metadata);
 
 // The tenant that this entry authenticates, as an index into the table's tenants. Otherwise Unauthenticated,
 // with the same message for every reason.
-absl::StatusOr<size_t> Authenticate(const Tenants& tenants, const std::optional<std::string>& authorization);
+absl::StatusOr<size_t> Authenticate(const Tenants& tenants, std::optional<absl::string_view> authorization);
+absl::StatusOr<size_t> Authenticate(const Tenants& tenants, const std::optional<Secret>& authorization);
 
 // The tenant that a call's metadata authenticates, as an index into the table's tenants. Otherwise
 // Unauthenticated, with the same message for every reason.

@@ -15,7 +15,7 @@
 namespace tandem::router::testing {
 
 // A cheap client of the HTTP API: streams completions from a port of this machine, each over its own
-// connection; one thread reads all of them. Connections are reused for further requests.
+// connection. One thread reads all of them. Connections are reused for further requests.
 class SseClient {
  public:
   // Called on the client's thread. `ok`: the stream was complete and ended by itself.

@@ -84,7 +84,7 @@ TEST(VerifierNamesTest, VerifiersComeAndGo) {
   EXPECT_EQ(router.router().verifiers().size(0), 2u);
   names.Say(std::vector<std::string>{second.endpoint()});
   EXPECT_EQ(GenerateAt(router), "second");
-  // Nobody can be asked: what is known stays.
+  // The name server cannot be reached: the known addresses stay.
   names.Say(absl::UnavailableError("the name server does not answer"));
   EXPECT_EQ(GenerateAt(router), "second");
   names.Say(std::vector<std::string>{first.endpoint()});

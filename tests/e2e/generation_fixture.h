@@ -15,13 +15,13 @@
 
 namespace tandem::e2e {
 
-// The stack's verifiers. `plain` is the yardstick: one request at a time, undrafted, prompts computed anew.
+// The stack's verifiers. `plain` is the reference: one request at a time, undrafted, without a prefix cache.
 inline constexpr char kPlain[] = "plain";
 inline constexpr char kLookahead[] = "lookahead";      // Prefix cache, chunks of 32 tokens, drafts ahead.
 inline constexpr char kSynchronous[] = "synchronous";  // No cache, chunks of 7, two threads, drafts in turns.
 inline constexpr char kEagle2[] = "eagle2";            // EAGLE-2 trees; drafts locally where no drafter does.
 inline constexpr char kChain[] = "chain";              // Chains, in turns; drafts locally too.
-// The same with the target in int8 and in int4, each with a yardstick of its own.
+// The same with the target in int8 and in int4, each with its own reference.
 inline constexpr char kPlainInt8[] = "plain-int8";
 inline constexpr char kLookaheadInt8[] = "lookahead-int8";
 inline constexpr char kPlainInt4[] = "plain-int4";

@@ -23,18 +23,18 @@
 
 namespace tandem::e2e {
 
-// The demo drafters, by the names that the stack's router knows them under.
+// The demo drafters, by their names at the stack's router.
 inline constexpr absl::string_view kDrafters[] = {"general-1m", "code-1m", "math-1m", "general-4m"};
 // Draft models without weights, and one that is merged with such a source.
 inline constexpr absl::string_view kSourceDrafters[] = {"ngram", "suffix", "trie", "general-1m-suffix"};
-// Draft heads of the demo target, by themselves and with their trees merged with a source's.
+// Draft heads of the demo target, alone and merged with a source.
 inline constexpr absl::string_view kHeads[] = {"eagle3", "eagle3-ngram", "medusa", "medusa-ngram", "mtp"};
-// Drafters that the router knows and that cannot draft: nothing listens at the endpoint of the first; the
-// second names a draft model that its endpoint does not have.
+// Drafters that the router knows and that cannot draft. Nothing listens at the first one's endpoint; the
+// second one names a draft model that its endpoint does not have.
 inline constexpr absl::string_view kUnreachableDrafter = "unreachable";
 inline constexpr absl::string_view kUnknownDraftModel = "unknown-model";
 
-// How a verifier computes; but for the last, no setting may change an output.
+// How a verifier computes. No setting except the last may change an output.
 struct VerifierSetup {
   std::string name;  // Of the target model, by which requests choose the verifier.
   uint32_t prefill_chunk = 128;
@@ -84,9 +84,8 @@ class TestVerifier {
   std::unique_ptr<ConstraintCompiler> constraints_;  // Ends first: it calls the service.
 };
 
-// One drafter, a verifier for each setup, and a router that serves each verifier as a model of its own, all
-// on free ports of this process. Anonymous callers may use everything; they are drafted for when they name a
-// drafter.
+// One drafter, a verifier for each setup, and a router that serves each verifier as its own model, all on
+// free ports of this process. Anonymous callers may use everything; drafters draft for callers that name one.
 class InProcessStack {
  public:
   explicit InProcessStack(const std::vector<VerifierSetup>& setups);

@@ -6,9 +6,9 @@
 
 namespace tandem::e2e {
 
-// A folder with a target's files and a next-token module that nobody trained: the target's first layer over
-// the next token's embedding and a little of the target's state, then the target's final norm. That names the
-// token which the target chooses in every fifth case.
+// A folder with a target's files and an untrained next-token module: the target's first layer over the next
+// token's embedding and a little of the target's state, then the target's final norm. Its guess is the
+// target's choice in every fifth case.
 class NextTokenTarget {
  public:
   // The target's files are linked to, not copied. It has to be one of a single model.safetensors in bfloat16.

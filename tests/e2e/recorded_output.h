@@ -12,8 +12,8 @@
 
 namespace tandem::e2e {
 
-// Everything about an output that law 2 makes a function of model, prompt, parameters and seed. Log
-// probabilities are kept as bits: they are equal or they are not.
+// All parts of an output that law 2 makes a function of model, prompt, parameters and seed. Log probabilities
+// are stored as bits, to compare them exactly.
 struct Output {
   struct Token {
     uint32_t token = 0;
@@ -44,9 +44,9 @@ struct RecordedOutput {
   v1::GenerationFinished finished;
 };
 
-// Puts a stream of events together. Checks on the way what every stream promises: started first and once,
-// chunks without gaps, one detail a token, text that adds up, finished last; a stream that breaks one of them
-// is an Internal error.
+// Collects a stream of events, and checks what every stream promises: `started` first and once, chunks
+// without gaps, one detail per token, text that adds up, `finished` last. Internal if a stream breaks one of
+// these promises.
 class OutputRecorder {
  public:
   // `first_offset`: of the first chunk, for a generation that was resumed.

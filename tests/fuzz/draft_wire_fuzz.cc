@@ -9,7 +9,7 @@
 namespace tandem::fuzz {
 namespace {
 
-// What was taken is written so that it is taken again, as the same.
+// A message that was accepted is written in a form that is accepted again, with the same content.
 template <class Proto, class From, class To>
 bool TakeTwice(absl::string_view bytes, From from, To to) {
   Proto proto;

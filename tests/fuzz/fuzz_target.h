@@ -11,8 +11,8 @@
 
 namespace tandem::fuzz {
 
-// One reader of what others wrote. Its inputs come from libFuzzer (libfuzzer_main.cc) and, in every build,
-// from fuzz_test.cc: the seeds, the findings of before, and seeds that were spoilt.
+// A reader of data from outside, as a fuzz target. Its inputs come from libFuzzer (libfuzzer_main.cc) and, in
+// every build, from fuzz_test.cc: seeds, earlier findings, and damaged seeds.
 struct Target {
   absl::string_view name;
   // Reads one input; whether it was taken for a valid one. Whatever it is, nothing crashes, no more memory
@@ -25,28 +25,27 @@ struct Target {
   int spoilt = 2000;
 };
 
-// For messages of GoogleTest.
+// For GoogleTest's messages.
 inline void PrintTo(const Target& target, std::ostream* stream) {
   *stream << target.name;
 }
 
-// Every target that is part of the program, by name.
+// All targets that are linked into the program, by name.
 std::vector<Target> Targets();
 
-// A global of every target's file, by which it becomes part of a program that has the file.
+// A global variable in every target's file registers the target in programs that link the file.
 class Registration {
  public:
   explicit Registration(const Target& target);
 };
 
-// Ends the process, saying what does not hold, unless `holds`.
+// Ends the process with a message unless `holds`.
 void Require(bool holds, absl::string_view what);
 
-// False. Requires of an error that it names where it is (`name`) and is no longer than a message should be,
-// whatever the input was.
+// Returns false. Checks that an error names where it is (`name`) and is not too long, whatever the input was.
 bool Refused(const absl::Status& status, absl::string_view name);
 
-// Takes an input apart. What is not there any more is zero or empty.
+// Takes an input apart. Once it is used up, results are zero or empty.
 class InputReader {
  public:
   explicit InputReader(absl::string_view input) : rest_(input) {}
@@ -71,20 +70,20 @@ class InputReader {
   absl::string_view rest_;
 };
 
-// Between the texts of an input that has several.
+// Separates the texts of an input that has several.
 inline constexpr char kPartEnd = '\0';
 
-// For the seeds of targets that read with InputReader.
+// Makes seeds for targets that read with InputReader.
 std::string WithLength(absl::string_view bytes);
 std::string WithLongLength(absl::string_view bytes);
 std::string Parts(const std::vector<std::string>& parts);
 
-// A file of the repository, whole; the process ends where there is none.
+// The content of a file in the repository; the process ends if there is none.
 std::string RepositoryFile(const std::string& path);
 // The names of the files in a folder of the repository that end in `ending`, sorted.
 std::vector<std::string> RepositoryFiles(const std::string& folder, absl::string_view ending);
 
-// A file of that name with that content, in a folder of the process's own; its path.
+// Writes a file with that name and content to a folder of this process, and returns its path.
 std::string ScratchFile(absl::string_view name, absl::string_view content);
 std::string ScratchFolder();
 

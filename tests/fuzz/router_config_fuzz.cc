@@ -26,7 +26,7 @@ const v1::RouterConfig& BaseConfig() {
   return config;
 }
 
-// References point at what there is.
+// References point to existing entries.
 void RequireResolved(const router::RoutingTable& table) {
   for (const router::Tenant& tenant : table.tenants) {
     Require(!tenant.models.empty(), "a model for every tenant");

@@ -27,7 +27,7 @@ struct PairRequest {
   AdapterHandle adapter = nullptr;  // Of the target's engine; null: none.
 };
 
-// What became of requests that ran side by side.
+// The results of requests that ran side by side.
 struct PairOutputs {
   std::vector<TokenIds> tokens;
   uint32_t accepted_tokens = 0;
@@ -35,8 +35,7 @@ struct PairOutputs {
   uint64_t feature_bytes = 0;
 };
 
-// A verifier's scheduler and a drafter's core, each on an engine of its own, and every message between them
-// at once.
+// A verifier's scheduler and a drafter's core, each on its own engine. Messages between them arrive at once.
 class EnginePair final : public SchedulerListener {
  public:
   // `target` is the model of the first engine. Texts are not looked at: any tokenizer will do.

@@ -16,7 +16,7 @@
 
 namespace tandem::simulation {
 
-// What a client asks for, and when.
+// A client's request and its time.
 struct ClientRequest {
   SessionId id = 0;
   absl::Time arrival;
@@ -37,7 +37,7 @@ struct ClientRequest {
   bool accepted_by_ratio = false;  // The output is a sample, which depends on the drafts.
 };
 
-// One client: compares what it is sent with what law 2 says the output is, and with law 5.
+// One client: compares what it receives with the output that law 2 prescribes, and checks law 5.
 class Client final : public SessionOwner {
  public:
   Client(ClientRequest request, std::shared_ptr<const Tokenizer> tokenizer, const FakeEngine& target,

@@ -15,7 +15,7 @@
 
 namespace tandem::simulation {
 
-// Everything that a run of a cluster is made of, drawn from its seed.
+// All settings of a cluster's run, drawn from its seed.
 struct ClusterScenario {
   std::vector<VerifierMachine::Options> verifiers;
   std::vector<bool> computes_differently;  // By verifier.
@@ -43,8 +43,8 @@ struct ClusterOutcome {
   uint64_t changed = 0;   // Refusals of verifiers that are not what routers took them for.
   uint64_t orphaned = 0;  // Requests whose output began on weights that are gone.
   uint64_t sessions = 0;
-  uint64_t cached = 0;      // Sessions that had some of their prompt from the prefix cache,
-  uint64_t kept_apart = 0;  // and those of which another tenant's would have had more.
+  uint64_t cached = 0;      // Sessions with a part of their prompt from the prefix cache.
+  uint64_t kept_apart = 0;  // Those for which another tenant's cache had more.
   uint64_t held_back = 0;   // Messages, by partitions.
   uint64_t events = 0;
 
@@ -58,8 +58,8 @@ struct ClusterOutcome {
 //                        |    ^               |
 //                   StoreView '--- registers -'
 //
-// Faults come by plan, and all are over some time before the end: then every request that nobody gave up has
-// to come to its end.
+// Faults follow a plan, and all are over some time before the end. Then every request that its client has not
+// cancelled must end.
 class Cluster {
  public:
   Cluster(ClusterScenario scenario, std::shared_ptr<const Tokenizer> tokenizer, uint64_t seed);
@@ -108,12 +108,12 @@ class Cluster {
   bool over_ = false;
 };
 
-// Draws and runs. `keep`: only these of the faults, by their places in the plan.
+// Draws the settings and runs. `keep`: runs only these faults, by their places in the plan.
 ClusterOutcome RunCluster(uint64_t seed, std::shared_ptr<const Tokenizer> tokenizer,
                           const std::optional<std::vector<size_t>>& keep = std::nullopt);
 
-// The fewest faults with which the seed still fails that leaving out one after the other, in ever smaller
-// groups, comes to.
+// The smallest set of faults found with which the seed still fails, by leaving out faults in ever smaller
+// groups.
 std::vector<size_t> MinimiseFaults(uint64_t seed, const std::shared_ptr<const Tokenizer>& tokenizer);
 
 }  // namespace tandem::simulation

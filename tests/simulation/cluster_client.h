@@ -14,9 +14,9 @@
 
 namespace tandem::simulation {
 
-// A client of several routers: goes on with another one where a stream broke, as `tandem generate` does, and
-// compares all that it is told with what the output has to be. Where verifiers compute differently there are
-// several outputs that are right, each from its beginning to its end.
+// A client of several routers. When a stream breaks, it continues with another router, as `tandem generate`
+// does. It compares everything that it receives with the right output. If verifiers compute differently,
+// there are several right outputs, and each must be consistent from beginning to end.
 class ClusterClient {
  public:
   struct Options {

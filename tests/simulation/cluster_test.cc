@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/log.h"
 #include "tests/simulation/cluster.h"
+#include "tests/simulation/seeds.h"
 
 namespace tandem::simulation {
 namespace {
@@ -31,12 +32,6 @@ constexpr uint64_t kClusterSeeds = 60;
 #else
 constexpr uint64_t kClusterSeeds = 300;
 #endif
-
-uint64_t NumberFromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const value = std::getenv(name);
-  uint64_t number = 0;
-  return value != nullptr && absl::SimpleAtoi(value, &number) ? number : otherwise;
-}
 
 std::optional<std::vector<size_t>> FaultsToKeep() {
   const char* const value = std::getenv("TANDEM_CLUSTER_KEEP");
@@ -79,12 +74,11 @@ class ClusterTest : public ::testing::Test {
 std::shared_ptr<const Tokenizer>* ClusterTest::tokenizer_ = nullptr;
 
 TEST_F(ClusterTest, PromisesHoldUnderFaults) {
-  const uint64_t only = NumberFromEnvironment("TANDEM_CLUSTER_SEED", 0);
-  const uint64_t first = only > 0 ? only : NumberFromEnvironment("TANDEM_CLUSTER_FIRST", 1);
-  const uint64_t count = only > 0 ? 1 : NumberFromEnvironment("TANDEM_CLUSTER_SEEDS", kClusterSeeds);
+  const uint64_t count = NumberFromEnvironment("TANDEM_CLUSTER_SEEDS", kClusterSeeds);
+  const Seeds seeds("TANDEM_CLUSTER", count);
   const std::optional<std::vector<size_t>> keep = FaultsToKeep();
   ClusterOutcome total;
-  for (uint64_t seed = first; seed < first + count; ++seed) {
+  for (uint64_t seed = seeds.begin; seed < seeds.end; ++seed) {
     const ClusterOutcome outcome = RunCluster(seed, *tokenizer_, keep);
     total.Add(outcome);
     if (outcome.findings.empty()) continue;
@@ -102,7 +96,7 @@ TEST_F(ClusterTest, PromisesHoldUnderFaults) {
             << " that another tenant's prompt was kept from; " << total.held_back << " messages held back; "
             << total.events << " events\n"
             << total.coverage.ToString();
-  if (only > 0 || HasFailure()) return;
+  if (seeds.is_single || HasFailure()) return;
   // A world in which nothing breaks proves nothing.
   EXPECT_GT(total.failovers, count / 4);
   EXPECT_GT(total.resumed, count / 4);

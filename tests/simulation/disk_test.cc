@@ -3,12 +3,12 @@
 // could not be stored says so and changes nothing.
 //
 //   TANDEM_DISK_SEEDS   how many seeds to run (default 80)
+//   TANDEM_DISK_FIRST   the first of them (default 1)
 //   TANDEM_DISK_SEED    run only this one
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "router/state/sqlite_store.h"
 #include "tests/simulation/faulty_disk.h"
 #include "tests/simulation/random.h"
+#include "tests/simulation/seeds.h"
 
 namespace tandem::simulation {
 namespace {
@@ -29,12 +29,6 @@ namespace {
 constexpr uint64_t kDiskSeeds = 80;
 constexpr char kPath[] = "/state.db";
 constexpr int kSteps = 120;
-
-uint64_t DiskNumber(const char* name, uint64_t otherwise) {
-  const char* const value = std::getenv(name);
-  uint64_t number = 0;
-  return value != nullptr && absl::SimpleAtoi(value, &number) ? number : otherwise;
-}
 
 struct DiskCounts {
   uint64_t acknowledged = 0;
@@ -196,11 +190,10 @@ class DiskRun {
 
 TEST(DiskTest, WhatWasAcknowledgedIsThere) {
   SetLogLevel(LogLevel::kError);
-  const uint64_t only = DiskNumber("TANDEM_DISK_SEED", 0);
-  const uint64_t count = only > 0 ? 1 : DiskNumber("TANDEM_DISK_SEEDS", kDiskSeeds);
+  const uint64_t count = NumberFromEnvironment("TANDEM_DISK_SEEDS", kDiskSeeds);
+  const Seeds seeds("TANDEM_DISK", count);
   DiskCounts total;
-  for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t seed = only > 0 ? only : i + 1;
+  for (uint64_t seed = seeds.begin; seed < seeds.end; ++seed) {
     SCOPED_TRACE(absl::StrCat("TANDEM_DISK_SEED=", seed));
     DiskRun(seed).Run(&total);
     if (HasFailure()) break;
@@ -210,7 +203,7 @@ TEST(DiskTest, WhatWasAcknowledgedIsThere) {
             << " changes were there that nobody was told of and " << total.lost_unacknowledged
             << " were not; of writes " << total.torn << " torn, " << total.lost << " lost, " << total.full
             << " without room; " << total.failed_syncs << " failed syncs\n";
-  if (only > 0) return;
+  if (seeds.is_single) return;
   EXPECT_GT(total.power_cuts, count);
   EXPECT_GT(total.kept_unacknowledged, 0u);
   EXPECT_GT(total.lost_unacknowledged, 0u);

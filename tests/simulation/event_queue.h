@@ -12,7 +12,7 @@
 
 namespace tandem::simulation {
 
-// Simulated time: what happens, in order of when it happens, and in order of scheduling at one moment.
+// Simulated time: events, ordered by their time, and at the same moment by when they were scheduled.
 class EventQueue {
  public:
   absl::Time now() const { return now_; }
@@ -36,9 +36,9 @@ class EventQueue {
   std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
 };
 
-// One machine's clock. While the machine computes it runs ahead of the queue, which stands still. It has an
-// hour of its own: no two machines agree on the time, and a clock can jump ahead, as that of a machine does
-// which was suspended, and run fast or slow. It never goes back.
+// One machine's clock. While the machine computes, it runs ahead of the queue, which stands still. Each
+// machine has its own time of day, so no two machines agree. A clock can jump ahead, like that of a suspended
+// machine, and run fast or slow. It never goes back.
 class MachineClock final : public Clock {
  public:
   explicit MachineClock(const EventQueue* queue) : queue_(queue) {}
@@ -76,7 +76,7 @@ class MachineClock final : public Clock {
   std::vector<Jumped> jumps_;
 };
 
-// An engine that takes simulated time, from Start on; what it computes it computes at the end.
+// An engine that takes simulated time from Start on. It computes at the end.
 class TimedEngine final : public Engine {
  public:
   TimedEngine(Engine* engine, MachineClock* clock, absl::Duration per_step, absl::Duration per_row)
@@ -110,7 +110,8 @@ class TimedEngine final : public Engine {
   const absl::Duration per_row_;
 };
 
-// A machine with one thread: takes what has arrived when it is free, works, and sleeps until it is due again.
+// A machine with one thread: when it is free, it takes what has arrived, works, and sleeps until it is due
+// again.
 class Machine {
  public:
   explicit Machine(EventQueue* queue) : queue_(queue), clock_(queue) {}

@@ -49,11 +49,11 @@ struct Fault {
   std::string ToString() const;
 };
 
-// Faults of a run, in order of time, all of which are over `window` after its beginning. Many of them come
-// soon after a moment of `busy`.
+// Draws the faults of a run, in order of time. All are over `window` after its beginning. Many come soon
+// after a moment in `busy`.
 std::vector<Fault> DrawFaultPlan(Random random, absl::Duration window, absl::Span<const absl::Time> busy);
 
-// How many faults of each kind there were, and how many of these met something that they could break.
+// The number of faults of each kind, and how many of them hit something that they could break.
 struct FaultCoverage {
   struct Count {
     uint64_t made = 0;

@@ -13,9 +13,9 @@ struct sqlite3_vfs;
 
 namespace tandem::simulation {
 
-// A disk that SQLite writes to while this lives, in memory: it can be full, fail to sync, and lose its power
-// at any write. What was not synced then is there or not, write by write, and of a write perhaps only some
-// sectors. For one connection at a time.
+// While this object exists, SQLite writes to this disk in memory. It can be full, fail to sync, and lose
+// power at any write. After a loss of power, each write that was not synced may be there or not, perhaps only
+// some of its sectors. For one connection at a time.
 class FaultyDisk {
  public:
   explicit FaultyDisk(Random random);

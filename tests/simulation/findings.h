@@ -5,7 +5,7 @@
 
 namespace tandem::simulation {
 
-// What a run did wrong.
+// The errors of a run.
 class Findings {
  public:
   void Expect(bool holds, const std::string& otherwise) {

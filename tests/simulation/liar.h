@@ -9,8 +9,8 @@
 
 namespace tandem::simulation {
 
-// What makes a drafter byzantine: it reads along, so that it knows what a valid message looks like, and sends
-// damaged and invented ones. One in two keeps to the letter of the protocol, so as not to be found out.
+// Makes a drafter byzantine: it follows the messages, so that it knows what a valid one looks like, and sends
+// damaged and invented ones. Half of them follow the letter of the protocol, so that they are not detected.
 class Liar {
  public:
   Liar(Random random, int32_t vocab_size)

@@ -18,8 +18,8 @@ struct LinkConditions {
   absl::Duration longest_outage = absl::Milliseconds(200);
 };
 
-// The stream between the verifier and one drafter: in order in each direction, with a latency that varies. A
-// break loses whatever is under way; each side notices in its own time, and then a new connection comes.
+// The stream between the verifier and one drafter: in order in each direction, with a varying latency. If it
+// breaks, messages in flight are lost. Each side notices in its own time, and then a new connection is made.
 class Link {
  public:
   struct Ends {

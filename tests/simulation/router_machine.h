@@ -23,15 +23,15 @@
 
 namespace tandem::simulation {
 
-// Where a verifier of the cluster is.
+// The address of a verifier in the cluster.
 struct VerifierAddress {
   Host host = 0;
   std::string address;
 };
 
-// A router's process: its real decisions (Relay, Failover, VerifierChoice, VerifierTraits, RetryBudget,
-// Registrar, PrepareRequest) with the simulated network in place of what GenerateCall and VerifierPool do
-// over gRPC and in threads: they start streams, set timers and ask for health in the same places.
+// A router's process. Its decisions are real (Relay, Failover, VerifierChoice, VerifierTraits, RetryBudget,
+// Registrar, PrepareRequest). The simulated network replaces what GenerateCall and VerifierPool do over gRPC
+// and in threads, in the same places: starting streams, setting timers and asking for health.
 class RouterMachine final : public Machine {
  public:
   struct Options {

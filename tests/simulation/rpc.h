@@ -31,9 +31,9 @@ using RpcEvent = std::variant<v1::GenerateResponse, v1::ServerInfo>;
 
 class RpcNetwork;
 
-// One call over a connection of two hosts, as gRPC makes them: its messages arrive in order and once,
-// whatever those of other calls do, or the call breaks; each side notices in its own time. The client is told
-// of one end, and so is the server.
+// One call over a connection of two hosts, like gRPC's. Its messages arrive in order and once, whatever
+// happens to other calls, or the call breaks. Each side notices in its own time. Client and server are each
+// told of one end.
 class RpcCall : public std::enable_shared_from_this<RpcCall> {
  public:
   struct ClientSide {
@@ -92,7 +92,7 @@ class RpcCall : public std::enable_shared_from_this<RpcCall> {
   bool cancelled_ = false;  // It is over at the server, which has not finished it.
 };
 
-// The network between hosts: latency, connections that break, partitions one way, hosts without a process.
+// The network between hosts: latency, connections that break, one-way partitions, hosts without a process.
 class RpcNetwork {
  public:
   struct Conditions {

@@ -29,7 +29,7 @@ struct DrafterScenario {
   absl::Duration between_clock_jumps = absl::InfiniteDuration();
 };
 
-// Everything a run is made of, drawn from its seed.
+// All settings of a run, drawn from its seed.
 struct Scenario {
   VerifierMachine::Options verifier;
   absl::Duration between_clock_jumps = absl::InfiniteDuration();  // Of the verifier.
@@ -37,7 +37,7 @@ struct Scenario {
   std::vector<ClientRequest> requests;  // Of drafters[i], the link is i.
 };
 
-// Parts of one, with everything that can be drawn.
+// Parts of a scenario that can be drawn.
 VerifierMachine::Options DrawAnyVerifier(Random random);
 DrafterScenario DrawAnyDrafter(Random random);
 ClientRequest DrawAnyRequest(Random random, uint32_t num_drafters, const Tokenizer& tokenizer);

@@ -6,7 +6,7 @@
 
 namespace tandem::simulation {
 
-// Who submits a session to a verifier, and is told what becomes of it.
+// Submits sessions to a verifier, and receives their events.
 class SessionOwner {
  public:
   virtual ~SessionOwner() = default;

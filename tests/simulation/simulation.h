@@ -9,7 +9,7 @@
 
 namespace tandem::simulation {
 
-// What a run came to.
+// The result of a run.
 struct Outcome {
   std::vector<std::string> findings;  // What was wrong; empty when all was right.
   uint32_t completed = 0;             // Requests that ended OK,
@@ -41,7 +41,7 @@ struct Outcome {
 };
 
 // A verifier, its drafters, the network between them and the clients, in one process and in simulated time:
-// the real protocol logic on fake models.
+// real protocol logic on fake models.
 //
 //   Client --> VerifierMachine (Scheduler) <== Link ==> DrafterMachine (DraftCore), one to three of them
 class Simulation {
@@ -73,7 +73,7 @@ class Simulation {
   uint64_t clock_jumps_ = 0;
 };
 
-// Draws and runs.
+// Draws the settings and runs.
 Outcome RunSeed(uint64_t seed, Weather weather, std::shared_ptr<const Tokenizer> tokenizer);
 
 }  // namespace tandem::simulation

@@ -3,18 +3,18 @@
 //
 //   TANDEM_SIMULATION_SEEDS   how many seeds to run (default 1000, and 500 where memory is short; with a
 //                             sanitizer, which looks at what they do and not at how it ends, a quarter)
+//   TANDEM_SIMULATION_FIRST   the first of them (default 1)
 //   TANDEM_SIMULATION_SEED    run only this one
 
 #include "tests/simulation/simulation.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <iostream>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tests/simulation/seeds.h"
 
 namespace tandem::simulation {
 namespace {
@@ -24,12 +24,6 @@ constexpr uint64_t kSeeds = 250;
 #else
 constexpr uint64_t kSeeds = 1000;
 #endif
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const value = std::getenv(name);
-  uint64_t number = 0;
-  return value != nullptr && absl::SimpleAtoi(value, &number) ? number : otherwise;
-}
 
 class SimulationTest : public ::testing::Test {
  protected:
@@ -43,9 +37,9 @@ class SimulationTest : public ::testing::Test {
 
   // Runs `count` seeds, or the one that was asked for.
   static Outcome RunSeeds(uint64_t count, Weather weather) {
-    const uint64_t only = FromEnvironment("TANDEM_SIMULATION_SEED", 0);
+    const Seeds seeds("TANDEM_SIMULATION", count);
     Outcome total;
-    for (uint64_t seed = only > 0 ? only : 1; seed <= (only > 0 ? only : count); ++seed) {
+    for (uint64_t seed = seeds.begin; seed < seeds.end; ++seed) {
       const Outcome outcome = RunSeed(seed, weather, *tokenizer_);
       total.Add(outcome);
       if (outcome.findings.empty()) continue;
@@ -78,7 +72,7 @@ void Print(const Outcome& outcome) {
 }
 
 TEST_F(SimulationTest, OutputsDoNotDependOnDraftersOrFaults) {
-  const Outcome total = RunSeeds(FromEnvironment("TANDEM_SIMULATION_SEEDS", kSeeds), Weather::kStorm);
+  const Outcome total = RunSeeds(NumberFromEnvironment("TANDEM_SIMULATION_SEEDS", kSeeds), Weather::kStorm);
   Print(total);
   // A storm that does not blow proves nothing.
   EXPECT_GT(total.accepted_tokens, 0u);
@@ -99,7 +93,8 @@ TEST_F(SimulationTest, OutputsDoNotDependOnDraftersOrFaults) {
 }
 
 TEST_F(SimulationTest, OutputsDoNotDependOnMemory) {
-  const Outcome total = RunSeeds(FromEnvironment("TANDEM_SIMULATION_SEEDS", kSeeds / 2), Weather::kDrought);
+  const Outcome total =
+      RunSeeds(NumberFromEnvironment("TANDEM_SIMULATION_SEEDS", kSeeds / 2), Weather::kDrought);
   Print(total);
   // Preemption is what this is about, and it meets everything else.
   EXPECT_GT(total.preemptions, total.completed / 10);

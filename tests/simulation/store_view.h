@@ -12,8 +12,8 @@
 
 namespace tandem::simulation {
 
-// One router's connection to the store of leases that all routers share: calls take time, may not come
-// through, or be carried out without an answer; watches are told late, or not before they are taken up again.
+// One router's connection to the store of leases that all routers share. Calls take time, may be lost, or may
+// be carried out without an answer. Watches report late, or only after they are set again.
 class StoreView final : public router::LeaseStore {
  public:
   // `clock` is the router's. All outlive the view.

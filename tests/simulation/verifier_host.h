@@ -19,8 +19,8 @@ namespace tandem::simulation {
 
 class VerifierHost;
 
-// A Verifier.Generate call: what it asks for goes to the scheduler as the service reads it from the wire, and
-// what the scheduler says back as the service writes it.
+// A Verifier.Generate call. Its request goes to the scheduler as the service reads it from the wire, and the
+// scheduler's answers come back as the service writes them.
 class VerifierCall final : public SessionOwner {
  public:
   VerifierCall(SessionId id, VerifierHost* host, VerifierMachine* machine, std::shared_ptr<RpcCall> rpc);
@@ -68,7 +68,7 @@ class VerifierCall final : public SessionOwner {
 inline constexpr uint64_t kWeights = 1;
 inline constexpr uint64_t kOtherWeights = 2;
 
-// Where a verifier runs: one process after the other, its connections to drafters, and its registration with
+// A host of verifiers: one process after the other, its connections to drafters, and its registration with
 // routers.
 class VerifierHost {
  public:
@@ -107,10 +107,10 @@ class VerifierHost {
   uint64_t num_calls() const { return calls_.size(); }
   Link& link(size_t drafter) { return *links_[drafter]; }
 
-  // P6: what a request had of its prompt from the prefix cache, its tenant's requests have computed there.
+  // P6: the part of its prompt that a request had from the prefix cache was computed there for its tenant.
   void CheckCached(const VerifierCall& call, uint32_t cached);
-  uint64_t num_cached() const { return num_cached_; }  // Requests that had some of it,
-  // and those of which another tenant's would have had more.
+  uint64_t num_cached() const { return num_cached_; }  // Requests that had some of it.
+  // Those for which another tenant's cache had more.
   uint64_t num_kept_apart() const { return num_kept_apart_; }
 
   // Once every request has ended.

@@ -122,7 +122,7 @@ TEST_F(DrafterSwapTest, TheNewDrafterIsMadeBeforeTheOldOneBreaks) {
   EXPECT_EQ(models_.at(new_draft), "new-model");
   EXPECT_EQ(drafts_.at(new_draft).tokens, drafts_.at(old_draft).tokens) << "opened where the output is";
 
-  // The old one drafts on; both are told what is committed.
+  // The old one goes on drafting; both get the commits.
   const uint32_t drafted = records_[1].rounds.size();
   for (int round = 0; round < 3; ++round) {
     Grow1(old_draft, ask);

@@ -22,7 +22,7 @@ TEST_F(FeatureSendingTest, APromptsFeaturesComeWhileItIsComputed) {
   Up(kLink);
   const Ask ask{.prompt = CountingPrompt(200), .rules = {.max_tokens = 4}};
   ASSERT_TRUE(SubmitTo(1, ask, {kLink}).ok());
-  scheduler_->Step();  // Nobody has said by then what is needed.
+  scheduler_->Step();  // No drafter has reported its needs yet.
   EXPECT_EQ(model_->num_feature_rows(), 0u);
   AnswerAll();
   for (uint32_t computed = 64; computed <= 192; computed += 32) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/speculation/rules/draft_distribution.h"
 
@@ -260,37 +261,51 @@ std::vector<TreeNode> DraftMirror::Select(uint32_t max_nodes, uint32_t max_depth
 }
 
 std::vector<TreeNode> DraftMirror::Select(const Selection& limits, Worth worth) const {
+  // The root, then the nodes in the tree's order.
+  struct Place {
+    float path_score = 1.0f;
+    uint32_t parent = 0;
+    uint32_t num_children = 0;
+    bool is_selected = false;
+  };
+  struct Candidate {
+    float path_score = 0.0f;
+    uint32_t place = 0;
+  };
+  constexpr size_t kUsualNodes = 64;
   const absl::Span<const TreeNode> nodes = tree_.nodes();
-  const auto place_of = [&](NodeId id) { return static_cast<size_t>(tree_.Find(id) - nodes.data()); };
-  std::vector<float> path_scores(nodes.size());
-  std::vector<TreeNode> candidates;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (nodes[i].depth > limits.max_depth) continue;
-    const float above = nodes[i].depth > 1 ? path_scores[place_of(nodes[i].parent)] : 1.0f;
-    path_scores[i] = above * std::min(static_cast<float>(worth(nodes[i])), 1.0f);
-    candidates.push_back(nodes[i]);
-    candidates.back().path_score = path_scores[i];
+  absl::InlinedVector<Place, kUsualNodes> places(nodes.size() + 1);
+  absl::InlinedVector<Candidate, kUsualNodes> candidates;
+  for (uint32_t place = 1; place < places.size(); ++place) {
+    const TreeNode& node = nodes[place - 1];
+    if (node.depth > limits.max_depth) continue;
+    Place& own = places[place];
+    if (node.depth > 1) own.parent = static_cast<uint32_t>(tree_.Find(node.parent) - nodes.data()) + 1;
+    own.path_score = places[own.parent].path_score * std::min(static_cast<float>(worth(node)), 1.0f);
+    candidates.push_back({.path_score = own.path_score, .place = place});
   }
   // A path score is never above the parent's and ids grow downwards, so that in order of (score, id) parents
   // come before their children.
-  std::sort(candidates.begin(), candidates.end(), [](const TreeNode& a, const TreeNode& b) {
-    return a.path_score != b.path_score ? a.path_score > b.path_score : a.id < b.id;
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return a.path_score != b.path_score ? a.path_score > b.path_score : a.place < b.place;
   });
-  std::vector<TreeNode> selected;
-  uint32_t root_children = 0;
-  std::vector<uint32_t> num_children(nodes.size());
-  std::vector<bool> is_selected(nodes.size());
-  for (const TreeNode& node : candidates) {
-    if (selected.size() >= limits.max_nodes) break;
-    if (node.depth > 1 && !is_selected[place_of(node.parent)]) continue;
-    uint32_t& siblings = node.depth > 1 ? num_children[place_of(node.parent)] : root_children;
-    if (siblings >= limits.max_children) continue;
-    ++siblings;
-    is_selected[place_of(node.id)] = true;
-    selected.push_back(node);
+  places[0].is_selected = true;
+  uint32_t num_selected = 0;
+  for (const Candidate& candidate : candidates) {
+    if (num_selected >= limits.max_nodes) break;
+    Place& parent = places[places[candidate.place].parent];
+    if (!parent.is_selected || parent.num_children >= limits.max_children) continue;
+    ++parent.num_children;
+    places[candidate.place].is_selected = true;
+    ++num_selected;
   }
-  std::sort(selected.begin(), selected.end(),
-            [](const TreeNode& a, const TreeNode& b) { return a.id < b.id; });
+  std::vector<TreeNode> selected;
+  selected.reserve(num_selected);
+  for (uint32_t place = 1; place < places.size(); ++place) {
+    if (!places[place].is_selected) continue;
+    selected.push_back(nodes[place - 1]);
+    selected.back().path_score = places[place].path_score;
+  }
   return selected;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "verifier/session/drafter_record.h"
 #include "verifier/session/session.h"
 
@@ -30,15 +31,17 @@ DraftTotals TotalsBy(const SessionSummary& summary, SourceKind source) {
 // Every verified child of a node on the walk was compared with the target's choice there; no other node was.
 void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
                             std::vector<JudgedNode>* judged) {
-  std::vector<NodeId> walk = {0};
-  std::vector<bool> is_accepted(selected_.size(), false);
+  constexpr size_t kUsualNodes = 32;
+  absl::InlinedVector<NodeId, kUsualNodes> walk = {0};
+  absl::InlinedVector<bool, kUsualNodes> is_accepted(selected_.size(), false);
   for (const uint32_t place : accepted_) {
     walk.push_back(selected_[place].id);
     is_accepted[place] = true;
   }
   if (!walked_to_the_end_) walk.pop_back();
   const float temperature = request_.sampling.temperature;
-  std::vector<uint32_t> depths;
+  absl::InlinedVector<uint32_t, kUsualNodes> depths;
+  judged->reserve(selected_.size());
   // Computes all of them before the first observation, because that makes the calibration fit again.
   for (size_t i = 0; i < selected_.size(); ++i) {
     const TreeNode& node = selected_[i];
@@ -131,6 +134,7 @@ void Session::FillShares(RoundReport& report,
     report.expected_accepted += expected;
     report.shares[static_cast<size_t>(guesses_[i].credited())].expected_accepted += expected;
   }
+  report.accepted_by.reserve(accepted_.size());
   for (const uint32_t place : accepted_) report.accepted_by.push_back(guesses_[place].credited());
   report.wait_seconds = round_wait_seconds_;
   report.shares[static_cast<size_t>(DraftOrigin::kDrafter)].wait_seconds = round_wait_seconds_;

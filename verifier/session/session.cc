@@ -446,6 +446,7 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   if (request_.constraint != nullptr) request_.constraint->BeginWalk(selected_);
   std::vector<VerifiedToken> tokens = rule->Verify(round, sampler_);
   if (request_.constraint != nullptr) request_.constraint->EndWalk();
+  result.committed.tokens.reserve(tokens.size());
   for (VerifiedToken& verified : tokens) {
     if (absl::Status chosen = TakeChoice(verified.choice.token, position); !chosen.ok()) {
       end_status_ = std::move(chosen);

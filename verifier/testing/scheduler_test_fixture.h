@@ -191,9 +191,9 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
               .seen_commit = state.commit_no,
               .prefix_hash = state.prefix_hash,
               .first_id = state.next_id,
-              .tokens = tokens,
-              .scores = std::vector<float>(tokens.size(), 0.9f),
               .exhausted = exhausted};
+    grow.tokens.assign(tokens.begin(), tokens.end());
+    grow.scores.assign(tokens.size(), 0.9f);
     for (uint32_t i = 0; i < tokens.size(); ++i) grow.parents.push_back(i == 0 ? 0 : state.next_id + i - 1);
     state.next_id += static_cast<uint32_t>(tokens.size());
     return grow;

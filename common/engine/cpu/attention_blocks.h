@@ -15,11 +15,11 @@ struct RowRun {
   uint32_t begin;
   uint32_t end;
   uint32_t chunk;          // Its first position.
-  const uint32_t* blocks;  // Of the row with the most of them,
-  uint32_t num_blocks;     // and how many that are.
+  const uint32_t* blocks;  // Of the row with the most positions.
+  uint32_t num_blocks;     // The number of these blocks.
 };
 
-// Positions of a row.
+// A range of a row's positions.
 struct Positions {
   uint32_t begin;
   uint32_t end;
@@ -51,7 +51,7 @@ TANDEM_INLINE uint32_t NumBlocks(const AttentionRow& row) {
   return (row.num_committed + kLanes - 1) / kLanes;
 }
 
-// From the first to the last of `cached` that rows from `begin` to `end` have in blocks.
+// The positions from the first to the last in `cached` that rows `begin` to `end` have in blocks.
 TANDEM_INLINE Positions WantedByRows(const AttentionArgs& args, uint32_t begin, uint32_t end,
                                      Positions cached) {
   Positions wanted = {~0u, 0};
@@ -69,15 +69,16 @@ TANDEM_INLINE void AskFor(const void* line) {
   __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
 }
 
-// A block that is needed soon, to prefetch its cache lines in time: the processor cannot predict the next
-// block, because blocks are anywhere in memory.
+// Prefetches a block that is needed soon: the processor cannot predict the next block, because blocks are
+// anywhere in memory.
 TANDEM_INLINE uint32_t BlockAhead(const RowRun& run, uint32_t block) {
   return run.blocks[block + kAttentionBlocks < run.num_blocks ? block + kAttentionBlocks : block];
 }
 
 constexpr size_t kKvScaleBytes = kLanes * sizeof(float);
 
-// Converts vectors of bfloat16 or integers to float32; prefetches as many at `ahead`, one line at a time.
+// Converts vectors of bfloat16 or integers to float32. Also prefetches as much at `ahead`, one line at a
+// time.
 template <typename V>
 TANDEM_INLINE void WidenBf16(const char* from, const char* ahead, size_t num_vectors, float* to) {
   constexpr size_t kVectorBytes = kLanes * sizeof(uint16_t);
@@ -98,7 +99,7 @@ TANDEM_INLINE void WidenInt8(const char* from, const char* ahead, size_t num_vec
   }
 }
 
-// The keys of a block, [head_dim][16], not of kF32.
+// The keys of a block, [head_dim][16], in a format other than kF32.
 template <typename V>
 TANDEM_INLINE void WidenKeys(const AttentionArgs& args, uint32_t block, uint32_t block_ahead, float* to) {
   const char* from = args.keys + block * args.key_block_bytes;
@@ -109,7 +110,7 @@ TANDEM_INLINE void WidenKeys(const AttentionArgs& args, uint32_t block, uint32_t
   WidenInt8<V>(from + kKvScaleBytes, ahead + kKvScaleBytes, args.head_dim, scales, to);
 }
 
-// The value at `offset` of a block, [value_stride], likewise.
+// The value at `offset` of a block, [value_stride], in a format other than kF32.
 template <typename V>
 TANDEM_INLINE void WidenValue(const AttentionArgs& args, uint32_t block, uint32_t block_ahead,
                               uint32_t offset, float* to) {
@@ -128,13 +129,13 @@ TANDEM_INLINE void WidenValue(const AttentionArgs& args, uint32_t block, uint32_
 
 // The keys or the values of up to kAttentionBlocks blocks of a run, by their places in the context.
 struct WideBlocks {
-  static constexpr bool kAreAskedFor = true;  // What comes next, where they lie as they are.
+  static constexpr bool kAreAskedFor = true;  // The next blocks, if they need no conversion.
   uint32_t first;
   const float* blocks[kAttentionBlocks];
   TANDEM_INLINE const float* at(uint32_t block) const { return blocks[block - first]; }
 };
 
-// Of the blocks that hold `cached`, those that the run's rows need.
+// Of the blocks that contain `cached`, those that the run's rows need.
 template <typename V>
 TANDEM_INLINE WideBlocks KeysOf(const AttentionArgs& args, const RowRun& run, Positions cached) {
   WideBlocks keys = {cached.begin / kLanes, {}};
@@ -177,7 +178,7 @@ TANDEM_INLINE WideBlocks ValuesOf(const AttentionArgs& args, const RowRun& run, 
   return values;
 }
 
-// The keys of a block that tail slots lie in.
+// The keys of the block that contains tail slots.
 template <typename V>
 TANDEM_INLINE const float* KeysOfTail(const AttentionArgs& args, uint32_t block) {
   if (args.format == KvFormat::kF32) {

@@ -95,15 +95,15 @@ TANDEM_INLINE void ScoreUpTo(const AttentionArgs& args, const RowRun& run, const
     ScoreUpTo<V, kQueries, kBlocks / 2, kAsks>(args, run, keys, queries, block, end, scores);
 }
 
-// As many vectors at a time as leave the sums in registers.
+// Processes as many vectors at a time as fit in registers with their sums.
 template <typename V, int kQueries>
 constexpr int VectorsAtOnce() {
   constexpr int kFit = V::kMaxAttentionSums / kQueries;
   return kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
 }
 
-// Scores of some queries with `cached` (positions of whole blocks), as far as their rows' contexts go. Whole
-// vectors: what is not of the context is overwritten later.
+// Scores of some queries with `cached` (positions of whole blocks), as far as their rows' contexts go.
+// Computes whole vectors: lanes outside the context are overwritten later.
 template <typename V, int kQueries>
 void ScoreTile(const AttentionArgs& args, const RowRun& run, const WideBlocks& keys, uint32_t first_query,
                Positions cached) {
@@ -123,8 +123,8 @@ void ScoreTile(const AttentionArgs& args, const RowRun& run, const WideBlocks& k
   }
 }
 
-// Scores of some queries of one row with the `count` tail slots `slots`, which lie in one block, that of
-// `keys`: those of the whole block, of which some are taken.
+// Scores of some queries of one row with the `count` tail slots `slots`, which all lie in the block of
+// `keys`. Computes scores for the whole block, and takes those of the slots.
 template <typename V, int kQueries>
 void ScoreTailTile(const AttentionArgs& args, const float* keys, uint32_t first_query, const uint32_t* slots,
                    uint32_t count, float* scores) {
@@ -203,8 +203,8 @@ TANDEM_INLINE float GreatestLane(V value) {
   return lanes[0];
 }
 
-// Caps a query's scores of the chunk, `begin` to `end` of it, and lowers them by their distance. Whole
-// vectors: what is not of the context is overwritten later.
+// Caps a query's scores of the chunk, from `begin` to `end` in it, and lowers them by their distance.
+// Computes whole vectors: lanes outside the context are overwritten later.
 template <typename V>
 void BendScores(const AttentionArgs& args, const AttentionRow& row, uint32_t chunk, uint32_t query,
                 uint32_t begin, uint32_t end) {
@@ -240,7 +240,7 @@ TANDEM_INLINE void WeighScores(const AttentionArgs& args, uint32_t query, uint32
   float* totals = args.totals + query * kLanes;
   V total = V::Load(totals);
   if (after != before) {
-    // The first time there is nothing to scale, because all are 0.
+    // Before the first chunk there is nothing to scale: all are 0.
     if (before != kNoScore) {
       const V factor = Exponential(V::Broadcast(before - after));
       total = V::Multiply(total, factor);
@@ -292,7 +292,7 @@ struct ValueSums {
   }
 };
 
-// The values at `positions`, which lie in blocks, from element `d` on; asks like ScoreUpTo.
+// Adds the values at `positions`, which lie in blocks, from element `d` on. Prefetches like ScoreUpTo.
 template <typename V, int kQueries, int kVectors, bool kAsks>
 TANDEM_INLINE void AddPositions(const AttentionArgs& args, const RowRun& run, const WideBlocks& values,
                                 uint32_t first_query, Positions positions, uint32_t d) {
@@ -323,7 +323,7 @@ TANDEM_INLINE void AddPositions(const AttentionArgs& args, const RowRun& run, co
   sums.Store(to, args.value_stride);
 }
 
-// Likewise of one row, in its tail.
+// The same for the tail of one row.
 template <typename V, int kQueries, int kVectors, bool>
 TANDEM_INLINE void AddPositions(const AttentionArgs& args, const RowRun& run, const TailValues& values,
                                 uint32_t first_query, Positions positions, uint32_t d) {
@@ -337,7 +337,7 @@ TANDEM_INLINE void AddPositions(const AttentionArgs& args, const RowRun& run, co
   sums.Store(to, args.value_stride);
 }
 
-// All of value_dim from element `d` on, kVectors vectors at a time and then fewer.
+// All elements of value_dim from `d` on: kVectors vectors at a time, then the rest.
 template <typename V, int kQueries, int kVectors, typename Values>
 TANDEM_INLINE void AddFrom(const AttentionArgs& args, const RowRun& run, const Values& values,
                            uint32_t first_query, Positions positions, uint32_t d) {
@@ -393,7 +393,7 @@ void AddTile(const AttentionArgs& args, const RowRun& run, const WideBlocks& val
   add_rows({common.end, cached.end});
 }
 
-// The tail of row `r`, a part at a time.
+// The tail of row `r`, some positions at a time.
 template <typename V>
 void AddTail(const AttentionArgs& args, const RowRun& run, uint32_t r) {
   const Positions tail = Common(InTail(args.rows[r]), ChunkFrom(run.chunk));

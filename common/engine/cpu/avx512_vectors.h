@@ -25,7 +25,7 @@ struct Avx512 {
   static TANDEM_INLINE Avx512 Multiply(Avx512 a, Avx512 b) { return {_mm512_mul_ps(a.v, b.v)}; }
   static TANDEM_INLINE Avx512 Divide(Avx512 a, Avx512 b) { return {_mm512_div_ps(a.v, b.v)}; }
   static TANDEM_INLINE Avx512 Fma(Avx512 a, Avx512 b, Avx512 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-  // a > b ? a : b, and a < b ? a : b: a NaN in `b` stays.
+  // a > b ? a : b, and a < b ? a : b. A NaN in `b` stays.
   static TANDEM_INLINE Avx512 Max(Avx512 a, Avx512 b) { return {_mm512_max_ps(a.v, b.v)}; }
   static TANDEM_INLINE Avx512 Min(Avx512 a, Avx512 b) { return {_mm512_min_ps(a.v, b.v)}; }
   static TANDEM_INLINE float SumLanes(Avx512 x) {
@@ -43,7 +43,7 @@ struct Avx512 {
   static TANDEM_INLINE Avx512 ZeroWhereLess(Avx512 a, Avx512 b, Avx512 x) {
     return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_NLT_UQ), x.v)};
   }
-  // 2^n for an integer n that stands in the low bits of x.
+  // 2^n for an integer n in the low bits of x.
   static TANDEM_INLINE Avx512 PowerOfTwo(Avx512 x) {
     const __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(x.v), 23);
     return {_mm512_castsi512_ps(_mm512_add_epi32(shifted, _mm512_set1_epi32(127 << 23)))};
@@ -63,7 +63,7 @@ struct Avx512 {
   }
 };
 
-// Operations on 8-bit and 4-bit integers with AVX-512, except products; see integer_products.h.
+// Operations on 8-bit and 4-bit integers with AVX-512, except products (integer_products.h).
 struct Avx512Integers {
   static constexpr int kMaxRows = 6;
   static constexpr int Halves(int) { return 2; }

@@ -15,7 +15,7 @@ uint32_t NumCodedGroups(uint32_t depth) {
   return (depth + kCodedGroup - 1) / kCodedGroup;
 }
 
-// Bytes of kTileOutputs outputs, one for each input of a group, or for each two.
+// The bytes for kTileOutputs outputs: one line for each input of a group, or for each two inputs.
 struct ByteBlock {
   alignas(64) uint8_t rows[kTileOutputs][kCodedGroup];
 };
@@ -29,7 +29,7 @@ void StoreLines(const ByteBlock& block, uint32_t inputs, uint8_t* lines) {
   }
 }
 
-// The scales or minimums [kTileOutputs][num_all] number `at` of all outputs.
+// Scale or minimum number `at` of every output, from [kTileOutputs][num_all].
 void StoreScales(const float* all, uint32_t num_all, uint32_t at, float* line) {
   for (uint32_t output = 0; output < kTileOutputs; ++output) line[output] = all[output * num_all + at];
 }
@@ -55,7 +55,7 @@ void PackCodes(const CodedOutputs& weights, uint32_t depth, void* tile) {
     for (uint32_t output = 0; output < kTileOutputs; ++output) {
       const int8_t* const from = weights.values + size_t{output} * depth + begin;
       uint8_t* const row = block.rows[output];
-      // Of a size that is known the faster way.
+      // A constant size compiles to faster code.
       count == kCodedGroup ? std::memcpy(row, from, kCodedGroup) : std::memcpy(row, from, count);
       if constexpr (Format::kValueBits == 4) {
         const int8_t zero = weights.zeros[output * num_scales + begin / kInputsPerScale];

@@ -6,14 +6,14 @@
 #include "common/engine/cpu/vector_templates.h"
 
 // Products with weights as the integers, or 8-bit floats, of quantised files. The numbers of a few tiles for
-// kCodedGroup inputs are computed into the first-level cache, as lines of kF32, and used for all rows, with
-// sums in the outputs meanwhile: one chain of fused multiply-adds, as in products with kF32.
+// kCodedGroup inputs are computed into the first-level cache, as lines of kF32, and used for all rows. The
+// outputs hold the sums meanwhile. Each sum is one chain of fused multiply-adds, as in products with kF32.
 
 namespace tandem {
 namespace {
 
-// The numbers that F8_E4M3 stand for, over 2^120: its exponent is 120 less than float32's. Numbers below the
-// normal range come out right, as what is multiplied with 2^120 is.
+// The number of an F8_E4M3, divided by 2^120: its exponent is 120 less than float32's. Numbers below the
+// normal range become right by the multiplication with 2^120.
 inline constexpr float kFloat8Scale = 0x1p120f;
 
 TANDEM_INLINE void DecodeFloats(const char* values, float* numbers) {
@@ -27,7 +27,8 @@ TANDEM_INLINE void DecodeFloats(const char* values, float* numbers) {
   __builtin_memcpy(numbers, bits, sizeof(bits));
 }
 
-// The values of a group, [kCodedGroup][kTileOutputs], one by one: the group's own, or made of it in a buffer.
+// The values of a group, [kCodedGroup][kTileOutputs], one by one: the group's own bytes, or unpacked into a
+// buffer.
 template <typename Format>
 class GroupValues {
  public:
@@ -68,7 +69,7 @@ class GroupValues {
   alignas(64) float floats_[Format::kFloats ? kCodedGroup * kTileOutputs : 1];
 };
 
-// What the values of kLanes outputs and the inputs of one scale are multiplied with, and what is subtracted.
+// The factor for the values of kLanes outputs and the inputs of one scale, and the number to subtract.
 template <typename V, typename Format>
 struct GroupScales {
   TANDEM_INLINE void Read(const char* group, uint32_t part, uint32_t output) {
@@ -115,7 +116,7 @@ TANDEM_INLINE void PrefetchGroup(const char* group) {
   }
 }
 
-// The first `count` inputs of a group, of `kTiles` tiles `tile_bytes` apart, times one row: numbers and sums
+// The first `count` inputs of a group, for `kTiles` tiles `tile_bytes` apart, times one row. Numbers and sums
 // stay in registers.
 template <typename V, typename Format, int kTiles>
 TANDEM_INLINE void AddGroups(const char* group, size_t tile_bytes, const float* inputs, uint32_t count,
@@ -139,7 +140,7 @@ TANDEM_INLINE void AddGroups(const char* group, size_t tile_bytes, const float* 
       const V input = V::Broadcast(inputs[k]);
 #pragma GCC unroll 2
       for (int tile = 0; tile < kTiles; ++tile) {
-        // Evenly, because only a few reads of memory can be in flight.
+        // Prefetches evenly, because only a few memory reads can be in flight.
         __builtin_prefetch(group + tile * tile_bytes + kPrefetchGroups * Format::kGroupBytes +
                            k * (Format::kGroupBytes / kCodedGroup));
 #pragma GCC unroll 2
@@ -175,7 +176,7 @@ TANDEM_INLINE void MultiplyRowOfTiles(const char* tiles, size_t tile_bytes, cons
 
 template <typename V, typename Format>
 void MultiplyRow(const ProductArgs& args) {
-  // A chain of multiply-adds waits for its own results, so use as many chains as there are registers.
+  // A chain of multiply-adds waits for its own results, so there are as many chains as registers allow.
   constexpr uint32_t kTiles = V::kPieces == 1 ? 2 : 1;
   const size_t tile_bytes = size_t{(args.depth + kCodedGroup - 1) / kCodedGroup} * Format::kGroupBytes;
   const auto* const tiles = static_cast<const char*>(args.tiles);

@@ -9,8 +9,8 @@
 namespace tandem {
 namespace {
 
-// Items of work per thread: as threads take the next item when they have done one, more of them even out what
-// differs in length, and fewer let more rows share what they load.
+// Work items per thread. A thread takes the next item when it is done with one. More items even out
+// differences in length; fewer items let more rows share what they load.
 constexpr uint32_t kItemsPerThread = 3;
 
 uint32_t NumBlocks(const RowContext& context) {
@@ -19,18 +19,18 @@ uint32_t NumBlocks(const RowContext& context) {
 
 uint32_t NumSharedBlocks(const RowContext& a, const RowContext& b) {
   const uint32_t least = std::min(NumBlocks(a), NumBlocks(b));
-  // Rows of one session usually name the very same list.
+  // Rows of one session usually name the same list, at the same address.
   if (a.blocks.data() == b.blocks.data()) return least;
   return static_cast<uint32_t>(
       std::mismatch(a.blocks.begin(), a.blocks.begin() + least, b.blocks.begin()).first - a.blocks.begin());
 }
 
-// Lexicographic by blocks: rows that share the start of their contexts become neighbours, and what one row
-// has in common with another, all between them have too.
+// Sorts rows by their lists of blocks. Rows that share the start of their contexts become neighbours: what
+// two rows share, all rows between them share too.
 bool ComesBefore(const RowContext& a, const RowContext& b) {
   const uint32_t shared = NumSharedBlocks(a, b);
   if (shared < NumBlocks(a) && shared < NumBlocks(b)) return a.blocks[shared] < b.blocks[shared];
-  // Tails do not count before the blocks have: a long one would stand in two places.
+  // Tails count only after the blocks. Otherwise a long tail would be listed in two places.
   if (NumBlocks(a) != NumBlocks(b)) return NumBlocks(a) < NumBlocks(b);
   return a.length() < b.length();
 }
@@ -81,7 +81,7 @@ void CpuAttention::FindWindows(uint32_t max_rows) {
     widths.push_back(static_cast<uint32_t>(config_.window(layer)));
   }
   std::vector<uint32_t> distinct = widths;
-  // 0, which sees everything, is the widest.
+  // 0 means no window, and is the widest.
   const auto is_wider = [](uint32_t a, uint32_t b) { return a - 1 > b - 1; };
   std::sort(distinct.begin(), distinct.end(), is_wider);
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
@@ -151,7 +151,7 @@ void CpuAttention::OrderRows(absl::Span<const ActiveRow> rows) {
   });
 }
 
-// Heads that share their keys and values go together where that leaves enough to do for every thread.
+// Heads that share keys and values are computed together if enough work for every thread remains.
 void CpuAttention::SplitHeads(uint32_t num_rows) {
   const uint32_t num_items = std::max(1u, num_rows * num_kv_heads_);
   const uint32_t wanted_parts =
@@ -160,7 +160,7 @@ void CpuAttention::SplitHeads(uint32_t num_rows) {
   parts_per_kv_ = DivideRoundingUp(heads_per_kv_, heads_per_item_);
 }
 
-// Groups are those of the widest window: they share out work, results do not depend on them.
+// Groups are made for the widest window. They only divide the work; results do not depend on them.
 void CpuAttention::GroupRows() {
   const std::vector<AttentionRow>& rows = windows_.front().rows;
   uint64_t num_positions = 0;
@@ -168,7 +168,7 @@ void CpuAttention::GroupRows() {
     return uint64_t{row.num_committed} + row.num_tail - row.first_position;
   };
   for (const AttentionRow& row : rows) num_positions += positions_of(row);
-  // One thread has nothing to even out.
+  // A single thread needs no balance.
   const auto num_threads = static_cast<uint32_t>(team_->num_threads());
   const uint32_t items_per_group = num_kv_heads_ * parts_per_kv_;
   const uint32_t num_groups =

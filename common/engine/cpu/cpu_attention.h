@@ -44,8 +44,8 @@ class CpuAttention {
     size_t output_stride = 0;
   };
 
-  // `team` does the work later and places the memory now; it must outlive this. ResourceExhausted without
-  // memory, InvalidArgument for more blocks than can be numbered.
+  // `team` computes later and touches the memory now, which places it. It must outlive this.
+  // ResourceExhausted without memory, InvalidArgument for more blocks than can be numbered.
   static absl::StatusOr<std::unique_ptr<CpuAttention>> Create(const ModelConfig& config,
                                                               const KernelTable& kernels, ThreadTeam* team,
                                                               const Options& options);
@@ -54,8 +54,8 @@ class CpuAttention {
   // (`query_key_value` and `output`), are used until the next Plan.
   void Plan(absl::Span<const ActiveRow> rows, const RowBuffer& query_key_value, const RowBuffer& output);
 
-  // `query_key_value` is [rows, query_size + 2 * kv_size]: normalises (where the norms are not empty) and
-  // rotates (in layers that do) queries and keys of this thread's rows in place, and stores keys and values.
+  // Prepares this thread's rows of `query_key_value`, [rows, query_size + 2 * kv_size], in place. Normalises
+  // queries and keys if there are norms, rotates them in layers that do, and stores keys and values.
   void Prepare(int thread, uint32_t layer, absl::Span<const ActiveRow> rows,
                const std::vector<float>& query_norm, const std::vector<float>& key_norm,
                const RowBuffer& query_key_value);
@@ -129,7 +129,7 @@ class CpuAttention {
   // The plan: items of work are a group of rows times some heads of one KV head, numbered by group, KV head
   // and part of its heads.
   std::vector<uint32_t> order_;
-  // Of each window that layers have, the widest first, and which of them each layer has.
+  // The windows of the model's layers, the widest first, and the index of each layer's window.
   std::vector<WindowRows> windows_;
   std::vector<uint32_t> window_of_layer_;
   std::vector<Group> groups_;

@@ -22,7 +22,7 @@ absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineO
         absl::StrCat("kv_bytes is ", options.kv_bytes, "; one block of ", kBlockTokens, " tokens takes ",
                      block_bytes.value_or(std::numeric_limits<uint64_t>::max()), " bytes"));
   }
-  // KvStore says so if there are too many for slot numbers.
+  // KvStore returns the error if there are too many blocks for slot numbers.
   return static_cast<uint32_t>(
       std::min<uint64_t>(options.kv_bytes / *block_bytes, std::numeric_limits<SlotId>::max() / kBlockTokens));
 }

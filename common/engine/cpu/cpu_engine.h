@@ -26,18 +26,17 @@ struct CpuEngineOptions {
   InstructionSet instruction_set = InstructionSet::kAuto;
   // Affects outputs like a part of the model: they are only reproducible with the same type.
   WeightType weight_type = WeightType::kAsInFile;
-  // Likewise.
+  // The same.
   KvType kv_type = KvType::kAuto;
   // Gets the progress of CreateCpuEngine, tensor by tensor; the caller calls Finish. Not owned, may be null.
   LoadProgress* progress = nullptr;
 };
 
-// An engine on the processor: weights packed once, activations in float32. The weights are
-// copied: `model` need not live longer than this call. A context is at most the model's and at most what the
-// blocks hold.
+// An engine on the CPU: weights packed once, activations in float32. The weights are copied: `model` need not
+// outlive this call. A context is at most the model's and at most what the blocks hold.
 //
-// The bits are the same on every instruction set, except for bfloat16 weights on amx (see kernel_table.h),
-// and with any number of threads, because threads divide outputs, never a sum.
+// The bits are the same on every instruction set, except for bfloat16 weights (see kernel_table.h), and with
+// any number of threads, because threads divide outputs, never a sum.
 //
 // InvalidArgument for options out of range or a weight type that the files do not hold; ResourceExhausted if
 // there is not enough memory or no threads.

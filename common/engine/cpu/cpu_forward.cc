@@ -29,7 +29,7 @@ void CpuEngine::RunStep(int thread) {
     head_->Begin(thread, ActiveRows(), hidden_);
   }
   for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
-    // The embedding and the previous layer are complete.
+    // The embedding and the previous layer's output are complete.
     team_->Barrier();
     RunLayer(thread, layer);
   }
@@ -123,7 +123,7 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   }
   team_->Barrier();
   if (layer + 1 == weights_.layers.size()) {
-    // From here on a row computes only its own logits and features: its keys and values are written.
+    // The row's keys and values are written. The rest is needed only for its own logits and features.
     if (num_last_ == 0) return;
     if (num_last_ < num_rows_) DropFinishedRows(thread);
   }
@@ -158,7 +158,8 @@ void CpuEngine::RunSequential(int thread, uint32_t layer) {
   AddFeedForward(thread, layer);
 }
 
-// Both additions are of the same outputs, but for experts: no thread waits for another between them.
+// Both additions write the same outputs, so no thread waits for another in between. Experts are the
+// exception.
 void CpuEngine::RunParallel(int thread, uint32_t layer) {
   const CpuWeights::Layer& weights = weights_.layers[layer];
   Normalise(thread, weights.mlp_norm, FirstOf(weights));
@@ -306,8 +307,8 @@ void CpuEngine::AddRow(const Addition& addition, uint32_t row, float* addend) co
   if (addition.sum_norm.exists()) NormaliseRow(addition.sum_norm, hidden_.row(row), hidden_.row(row));
 }
 
-// Each thread makes the same outputs of gate and up, in whole groups that it can prepare for the next
-// product.
+// Each thread computes the same outputs of gate and of up, in whole groups, so that it can prepare them for
+// the next product.
 void CpuEngine::FeedForward(int thread, uint32_t layer) {
   const CpuWeights::Layer& weights = weights_.layers[layer];
   const LoraCall adapters = {.stage = adapts_ ? lora_.get() : nullptr, .thread = thread, .layer = layer};

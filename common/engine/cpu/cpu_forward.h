@@ -52,44 +52,44 @@ class CpuEngine final : public Engine {
   absl::Status AllocateScratch();
   absl::Status AllocateFeedForward();
 
-  // The step, as each thread of the team runs it. The functions below end where results of other threads are
-  // needed; the caller adds the barrier.
+  // One step, as each thread of the team runs it. The functions below return where they would need other
+  // threads' results; the caller adds the barrier.
   void RunStep(int thread);
   void Embed(int thread);
   void ProjectEmbedding(int thread);
   void RunLayer(int thread, uint32_t layer);
   // Decides which of the active rows attend together.
   void PlanAttention();
-  // Moves a row's queries to the place of another row's.
+  // Copies a row's queries to another row's place.
   void MoveQueries(uint32_t from, uint32_t to);
   // Adds attention's outputs to the stream, then those of the feed-forward part.
   void RunSequential(int thread, uint32_t layer);
   // Computes both from the same stream, then adds both to it.
   void RunParallel(int thread, uint32_t layer);
-  // Into normed_, prepared for the product with `next`.
+  // Writes the norm to normed_ and prepares it for the product with `next`.
   void Normalise(int thread, const NormWeights& norm, const PackedMatrix& next);
-  // Without weights the row stays as it is.
+  // Without weights, the row is copied.
   void NormaliseRow(const NormWeights& norm, const float* row, float* out) const;
-  // Moves the rows that are needed to the end to the front, and drops the others.
+  // Moves the rows that are needed up to the end to the front, and drops the others.
   void DropFinishedRows(int thread);
   void KeepRowsWithLogits(int thread);
   // Copies the requested states after `num_layers` layers, for this thread's rows.
   void TakeFeatures(int thread, uint32_t num_layers);
   bool IsComputedToTheEnd(const StepRow& row) const;
-  // What a part of a layer ends in.
+  // How a part of a layer ends.
   struct Addition {
     const PackedMatrix& matrix;
     const std::vector<float>& bias;
     const NormWeights& output_norm;
     const NormWeights& sum_norm;
-    LoraProduct product;  // That it is to adapters, and in which layer.
+    LoraProduct product;  // Which product this is for adapters, and in which layer.
     uint32_t layer;
   };
   Addition AttentionOf(uint32_t layer) const;
-  // Before a product, once its inputs are complete: computes the adapters' reduced inputs. Has its own
-  // barrier if there are adapters.
+  // Call it before a product, when its inputs are complete: computes the adapters' reduced inputs. Has its
+  // own barrier if there are adapters.
   void Reduce(int thread, uint32_t layer, LoraProduct product, const ProductInputs& inputs);
-  // After the product: adds the adapters' outputs.
+  // Call it after the product: adds the adapters' outputs.
   void Adapt(int thread, uint32_t layer, LoraProduct product, Share tiles, float* const* outputs) const {
     if (adapts_) lora_->Add(thread, layer, product, tiles, outputs);
   }
@@ -98,7 +98,7 @@ class CpuEngine final : public Engine {
   // Prepares this thread's rows of `inputs` for the product with `next`, once all threads have written
   // theirs. Returns whether there was anything to do.
   bool PrepareRows(int thread, const PackedMatrix& next, ProductInputs* inputs);
-  // The end of it, of one row: norms and adds `addend` to the stream.
+  // The end of this for one row: adds `addend` to the stream, with the norms.
   void AddRow(const Addition& addition, uint32_t row, float* addend) const;
   // The feed-forward part up to the product with `down`; with experts, up to their sums, with its own
   // barriers.
@@ -109,7 +109,7 @@ class CpuEngine final : public Engine {
     return weights.experts.exist() ? shared_ : middle_;
   }
   void ComputeLogits(int thread);
-  // The first matrix of a feed-forward part, for which inputs are prepared. A router takes them unprepared.
+  // The first matrix of a feed-forward part, for which inputs are prepared. A router takes unprepared inputs.
   static const PackedMatrix& FirstOf(const CpuWeights::Layer& weights) {
     return weights.mlp.up.num_outputs() > 0 ? weights.mlp.up : weights.experts.router;
   }
@@ -121,12 +121,12 @@ class CpuEngine final : public Engine {
   std::unique_ptr<ThreadTeam> team_;
   CpuWeights weights_;
   std::unique_ptr<HeadStage> head_;      // Of a draft head.
-  std::shared_ptr<const Model> mapped_;  // Likewise: rows of its embedding are read from the file.
+  std::shared_ptr<const Model> mapped_;  // The same: rows of its embedding are read from the file.
   std::unique_ptr<CpuAttention> attention_;
-  std::unique_ptr<LatentStage> latent_;   // Of a model with latent attention.
+  std::unique_ptr<LatentStage> latent_;   // For models with latent attention.
   std::unique_ptr<ExpertStage> experts_;  // Of a model with experts.
-  std::unique_ptr<LoraStage> lora_;       // Since there has been an adapter.
-  bool adapts_ = false;                   // A row of the step has one.
+  std::unique_ptr<LoraStage> lora_;       // Whether there ever was an adapter.
+  bool adapts_ = false;                   // Whether a row of the step has one.
   uint32_t num_blocks_ = 0;
   uint32_t max_rows_ = 0;
   uint32_t max_context_ = 0;
@@ -134,10 +134,10 @@ class CpuEngine final : public Engine {
   std::optional<StepValidator> validator_;
 
   std::vector<ActiveRow> active_;
-  uint32_t num_rows_ = 0;    // Of the step,
-  uint32_t num_last_ = 0;    // of these through all of the last layer,
-  uint32_t num_wanted_ = 0;  // with logits,
-  uint32_t num_active_ = 0;  // and still to be computed.
+  uint32_t num_rows_ = 0;    // Rows of the step.
+  uint32_t num_last_ = 0;    // Those that go through all of the last layer.
+  uint32_t num_wanted_ = 0;  // Those with logits.
+  uint32_t num_active_ = 0;  // Those still to be computed.
   bool asks_for_features_ = false;
   std::vector<float*> logits_;
   RowBuffer hidden_;           // [max_rows, hidden]
@@ -145,9 +145,9 @@ class CpuEngine final : public Engine {
   RowBuffer projected_;        // [max_rows, hidden]
   ProductInputs attended_;     // [max_rows, attended_size]
   RowBuffer query_key_value_;  // [max_rows, projected_size]
-  FeedForwardScratch middle_;  // [max_rows, intermediate], where layers are dense
-  FeedForwardScratch shared_;  // [max_rows, shared_size], where there is a shared expert
-  ProductInputs narrow_;       // [max_rows, embedding_size], where that is another width than hidden's
+  FeedForwardScratch middle_;  // [max_rows, intermediate], for dense layers
+  FeedForwardScratch shared_;  // [max_rows, shared_size], for a shared expert
+  ProductInputs narrow_;       // [max_rows, embedding_size], if the embedding's width is not hidden_size
 };
 
 }  // namespace tandem

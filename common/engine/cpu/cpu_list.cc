@@ -18,7 +18,7 @@ namespace {
 
 std::optional<int> ParseCpu(absl::string_view text) {
   int cpu = 0;
-  // SimpleAtoi takes signs and spaces, which have no place here.
+  // SimpleAtoi would accept signs and blanks.
   if (text.empty() || !std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }) ||
       !absl::SimpleAtoi(text, &cpu) || cpu >= kMaxCpus) {
     return std::nullopt;

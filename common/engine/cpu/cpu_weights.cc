@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// Matrices of tokens have more bits than the others: each row of them is one token's.
+// Matrices over tokens have more bits than the others, because each of their rows belongs to one token.
 WeightType OfTokens(WeightType type) {
   if (type == WeightType::kInt4) return WeightType::kInt8;
   return type == WeightType::kW4A8 ? WeightType::kW8A8 : type;
@@ -26,7 +26,7 @@ WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
       return WeightFormat::kW4A8;
     case WeightType::kAsInFile:
     case WeightType::kBf16:
-    // Refused by CreateCpuEngine.
+    // CreateCpuEngine refuses these.
     case WeightType::kFp8:
     case WeightType::kFp8Tensor:
       break;
@@ -34,7 +34,7 @@ WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
   return PackedMatrix::FormatOf(parts);
 }
 
-// Of the transposed part of latent attention's kv_up. The codes of a quantised one have no transposed form.
+// The format of the transposed part of latent attention's kv_up. Quantised codes have no transposed form.
 WeightFormat KeyFormat(WeightType type, const TensorView& kv_up) {
   TensorView numbers = kv_up;
   if (numbers.dtype == TensorView::DType::kQuantized) numbers.dtype = TensorView::DType::kF32;
@@ -115,11 +115,11 @@ class Packer {
     }
     return packed;
   }
-  // Of tokens: the embedding or the output head.
+  // For matrices over tokens: the embedding or the output head.
   absl::StatusOr<PackedMatrix> TokenMatrix(const TensorView& tensor) {
     return Matrix({tensor}, FormatFor(OfTokens(type_), {tensor}));
   }
-  // Empty for a tensor that the model does not have.
+  // Empty if the model does not have the tensor.
   std::vector<float> Vector(const TensorView& tensor) {
     if (!tensor.exists()) return {};
     std::vector<float> floats(static_cast<size_t>(tensor.num_elements()));
@@ -128,7 +128,7 @@ class Packer {
     return floats;
   }
 
-  // Norms' weights are kept as what they multiply with.
+  // Norms' weights are stored with their offset added, as the factors that norms multiply by.
   NormWeights Norm(const TensorView& weight, const TensorView& bias) {
     return {.weight = NormVector(weight), .bias = Vector(bias)};
   }
@@ -141,10 +141,10 @@ class Packer {
     return floats;
   }
 
-  // Whether loading should go on.
+  // Whether to continue loading.
   const absl::Status& status() const { return status_; }
 
-  // End to end; the model has all of them or none.
+  // Concatenates tensors; the model has all of them or none.
   std::vector<float> Vectors(std::initializer_list<TensorView> parts) {
     std::vector<float> joined;
     for (const TensorView& part : parts) {
@@ -155,7 +155,7 @@ class Packer {
   }
 
  private:
-  // Gate and up take the same inputs and have one format: inputs are prepared for both.
+  // Gate and up have one format, because their common inputs are prepared once for both.
   absl::StatusOr<CpuWeights::Mlp> Mlp(const ExpertWeights& from, WeightFormat inner, WeightFormat outer) {
     CpuWeights::Mlp to;
     if (from.gate.exists()) {
@@ -306,7 +306,7 @@ uint64_t BytesReadPerStep(const Model& model, WeightType type) {
   for (const LayerWeights& layer : model.layers()) {
     for (const TensorView& matrix : DenseMatrices(layer)) sum += bytes(matrix, type);
     if (layer.kv_up.exists()) {
-      // Its transposed part may be in another format.
+      // The transposed part may have another format.
       const LatentDescription& latent = model.config().block.latent;
       const int64_t rows = int64_t{model.config().num_heads} * latent.unturned_dim;
       sum += bytes_in(KeyFormat(type, layer.kv_up), int64_t{model.config().num_heads} * latent.kv_rank,

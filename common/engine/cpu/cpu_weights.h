@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-// A norm's weight, [hidden], and its bias where it has one; both empty for no norm.
+// A norm's weight, [hidden], and its bias if it has one. Both are empty if there is no norm.
 struct NormWeights {
   std::vector<float> weight;
   std::vector<float> bias;
@@ -23,21 +23,22 @@ struct NormWeights {
 struct CpuWeights {
   // A feed-forward part: a dense layer's, or one expert's.
   struct Mlp {
-    PackedMatrix gate;             // [intermediate, hidden]; empty where nothing gates
+    PackedMatrix gate;             // [intermediate, hidden]; empty without gates
     PackedMatrix up;               // [intermediate, hidden]
     PackedMatrix down;             // [hidden, intermediate]
-    std::vector<float> gate_bias;  // Empty when there is none, as are all biases.
+    std::vector<float> gate_bias;  // Empty if there is none, as are all biases.
     std::vector<float> up_bias;
     std::vector<float> down_bias;
   };
 
   // The weights of a layer with experts.
   struct Experts {
-    // [num_experts, hidden] in float32, with one output more where a shared expert has a gate: that.
+    // [num_experts, hidden] in float32. If a shared expert has a gate, it is one more output.
     PackedMatrix router;
     std::vector<float> router_bias;     // [num_experts]
     std::vector<float> selection_bias;  // [num_experts]
-    // [num_experts]; gates and ups of all in one format, and so are downs: inputs are prepared for them all.
+    // [num_experts]. All gates and ups have one format, and so have all downs, because inputs are prepared
+    // once for all.
     std::vector<Mlp> each;
 
     bool exist() const { return !each.empty(); }
@@ -46,16 +47,16 @@ struct CpuWeights {
   // The weights of latent attention in addition to query_key_value, which then is query or query_down stacked
   // on kv_down.
   struct Latent {
-    std::vector<float> query_norm;       // [query_rank]; empty where queries have no latent
-    PackedMatrix query_up;               // [num_heads * query_dim, query_rank], likewise
+    std::vector<float> query_norm;       // [query_rank]; empty if queries have no latent
+    PackedMatrix query_up;               // [num_heads * query_dim, query_rank], the same
     std::vector<float> kv_norm;          // [kv_rank]
     std::vector<PackedMatrix> key_up;    // Of each head, transposed: [kv_rank, unturned_dim]
     std::vector<PackedMatrix> value_up;  // Of each head: [value_dim, kv_rank]
   };
 
   struct Layer {
-    // Norms before attention and before the feed-forward part; over what each of them adds to the stream; and
-    // over the stream after each sum. Draft heads except MTP have no input norm.
+    // Norms before attention and before the feed-forward part, over the output of each, and over the stream
+    // after each sum. Draft heads except MTP have no input norm.
     NormWeights input_norm;
     NormWeights mlp_norm;
     NormWeights attention_output_norm;
@@ -64,13 +65,14 @@ struct CpuWeights {
     NormWeights mlp_sum_norm;
     PackedMatrix query_key_value;             // [projected_size, hidden]; EAGLE-3: [.., 2 * hidden]
     std::vector<float> query_key_value_bias;  // Likewise.
-    std::vector<float> query_norm;            // [head_dim], or of all heads [query_size]; empty without
+    // [head_dim], or [query_size] over all heads; empty without norms
+    std::vector<float> query_norm;
     std::vector<float> key_norm;
     Latent latent;
     PackedMatrix attention_out;  // [hidden, attended_size]
     std::vector<float> attention_out_bias;
-    std::vector<float> sinks;  // [num_heads]; empty without
-    Mlp mlp;                   // With experts: the shared one, or empty.
+    std::vector<float> sinks;  // [num_heads]; empty without sinks
+    Mlp mlp;                   // With experts: the shared expert, or empty.
     Experts experts;
   };
 
@@ -83,7 +85,7 @@ struct CpuWeights {
     TokenIds draft_tokens;  // As in HeadWeights.
     // Rows are read from the mapped file, whose memory processes share.
     TensorView embedding;  // [vocab, hidden]
-    // Medusa: as in HeadWeights. Where all share one output, it is CpuWeights::output.
+    // For Medusa heads, as in HeadWeights. If all share one output matrix, it is CpuWeights::output.
     struct Position {
       std::vector<PackedMatrix> blocks;
       std::vector<std::vector<float>> block_biases;
@@ -93,17 +95,17 @@ struct CpuWeights {
   };
 
   std::vector<Layer> layers;
-  std::vector<float> positions;  // [max_context + offset, hidden], where they are learned
+  std::vector<float> positions;  // [max_context + offset, hidden], if positions are learned
   NormWeights embedding_norm;
-  PackedMatrix project_in;   // [hidden, embedding_size], where the embedding has a width of its own,
-  PackedMatrix project_out;  // and [embedding_size, hidden]
+  PackedMatrix project_in;   // [hidden, embedding_size], if the embedding's width is not hidden_size.
+  PackedMatrix project_out;  // [embedding_size, hidden], the same.
   NormWeights final_norm;    // None for EAGLE and Medusa heads.
   PackedMatrix output;       // [vocab, embedding_size]; of a draft head [draft_vocab_size, hidden], or none
   PackedMatrix separate_embedding;
   bool tied_embeddings = false;
   Head head;
 
-  // Only for models that are no heads.
+  // Only for models that are not draft heads.
   const PackedMatrix& embedding() const { return tied_embeddings ? output : separate_embedding; }
 };
 
@@ -113,8 +115,8 @@ struct CpuWeights {
 absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, const KernelTable& kernels,
                                        ThreadTeam* team, LoadProgress* progress);
 
-// Bytes of packed matrices that a forward pass of one row reads: all but a separate embedding and the experts
-// that the row does not take. More rows read no more, but for experts that others take.
+// The bytes of packed matrices that a forward pass of one row reads: all except a separate embedding and
+// experts that the row does not use. More rows read more only if they use other experts.
 uint64_t BytesReadPerStep(const Model& model, WeightType type);
 
 }  // namespace tandem

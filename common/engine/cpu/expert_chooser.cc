@@ -5,8 +5,7 @@
 namespace tandem {
 namespace {
 
-// Of numbers that come one after the other, the greatest as they are so far, sorted. Equal ones stay behind
-// those that came before them.
+// The greatest numbers so far of a sequence, sorted. Equal numbers stay in the order in which they came.
 class Greatest {
  public:
   explicit Greatest(absl::Span<ExpertChoice> room) : room_(room) {}
@@ -41,7 +40,7 @@ ExpertChooser::ExpertChooser(const ExpertsDescription& experts, const KernelTabl
 void ExpertChooser::Choose(const float* logits, absl::Span<const float> selection_bias,
                            absl::Span<ExpertChoice> choices) {
   if (experts_.score == ExpertScore::kSoftmax) {
-    // Scores grow with the router's numbers.
+    // A greater router number gives a greater score.
     TakeGreatest(logits, choices);
     WeighBySoftmax(logits, choices);
   } else {
@@ -95,7 +94,7 @@ void ExpertChooser::ChooseGroups(const float* values) {
 void ExpertChooser::WeighBySoftmax(const float* logits, absl::Span<ExpertChoice> choices) {
   const bool over_chosen = experts_.scores_add_up_to_one;
   const size_t size = over_chosen ? choices.size() : scores_.size();
-  const float greatest = choices.front().weight;  // Of all, as its group has been chosen by it.
+  const float greatest = choices.front().weight;  // Of all experts, after the choice of groups.
   SortByExpert(choices);
   for (size_t i = 0; i < size; ++i) scores_[i] = (over_chosen ? choices[i].weight : logits[i]) - greatest;
   kernels_.exponential(size, scores_.data());

@@ -12,7 +12,7 @@ namespace tandem {
 // An expert chosen for a row.
 struct ExpertChoice {
   uint32_t expert = 0;
-  uint32_t slot = 0;  // The row's place among gathered ones.
+  uint32_t slot = 0;  // The row's place among the gathered rows.
   float weight = 0.0f;
 };
 
@@ -23,13 +23,13 @@ class ExpertChooser {
   // Both outlive this.
   ExpertChooser(const ExpertsDescription& experts, const KernelTable& kernels);
 
-  // `logits` and `selection_bias` are [num_experts], the latter empty without. Fills `choices`, [num_chosen],
-  // in the order of their experts, but for slots. Whatever the router says, they are different ones: what is
-  // not a number is chosen only if nothing else is left.
+  // `logits` and `selection_bias` are [num_experts]; `selection_bias` may be empty. Fills `choices`,
+  // [num_chosen], in the order of their experts, except for slots. The experts are always different, whatever
+  // the router computed: a NaN is chosen only if nothing else is left.
   void Choose(const float* logits, absl::Span<const float> selection_bias, absl::Span<ExpertChoice> choices);
 
  private:
-  // The greatest `values` of experts in groups that may be chosen, the first of equal ones first.
+  // Chooses the experts with the greatest `values` in the allowed groups, the first one among equals.
   void TakeGreatest(const float* values, absl::Span<ExpertChoice> choices);
   void ChooseGroups(const float* values);
   void WeighBySoftmax(const float* logits, absl::Span<ExpertChoice> choices);
@@ -38,7 +38,7 @@ class ExpertChooser {
   const ExpertsDescription& experts_;
   const KernelTable& kernels_;
   std::vector<float> scores_;         // [num_experts]
-  std::vector<float> biased_;         // [num_experts], where there are biases
+  std::vector<float> biased_;         // [num_experts], if there are biases
   std::vector<ExpertChoice> places_;  // [group_places]
   std::vector<ExpertChoice> groups_;  // [num_chosen_groups]
 };

@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-// As CpuAttention's.
+// The same as CpuAttention's.
 constexpr uint32_t kExpertItemsPerThread = 3;
 
 constexpr uint32_t AlignedSlot(uint32_t slot) {
@@ -36,7 +36,7 @@ absl::Status ExpertStage::Allocate(uint32_t max_rows) {
   const ExpertsDescription& experts = block_.experts;
   const auto intermediate = static_cast<uint32_t>(experts.intermediate_size);
   const uint32_t num_choices = max_rows * num_chosen_;
-  // Each group but the last may end with slots that nobody has.
+  // Each group except the last may end with slots that no row uses.
   const uint32_t most_groups = std::min(num_experts_, num_choices);
   const uint32_t num_slots = num_choices + most_groups * (kRowAlignment - 1);
   TANDEM_ASSIGN_OR_RETURN(router_outputs_,
@@ -100,7 +100,7 @@ void ExpertStage::GroupRows(uint32_t num_rows) {
   num_read_ += groups_.size();
   const auto num_groups = static_cast<uint32_t>(groups_.size());
   const auto num_threads = static_cast<uint32_t>(team_->num_threads());
-  // One thread has nothing to even out.
+  // A single thread needs no balance.
   parts_per_group_ =
       num_threads == 1 ? 1 : (kExpertItemsPerThread * num_threads + num_groups - 1) / num_groups;
   next_gate_item_.store(0, std::memory_order_relaxed);

@@ -36,7 +36,7 @@ class ExpertStage {
   void BeginStep() { num_read_ = 0; }
 
   // Every thread of the team calls it for one layer, when the first `num_rows` rows of `inputs` are complete.
-  // When it returns, everything for the sums of this thread's rows is complete. Has its own barriers.
+  // When it returns, this thread can sum up its rows. Has its own barriers.
   void Run(int thread, const CpuWeights::Experts& experts, const ProductInputs& inputs, uint32_t num_rows);
 
   // The sum of a row's experts, [hidden], without the shared one; overwritten by the next Run.
@@ -61,7 +61,7 @@ class ExpertStage {
   absl::Span<ExpertChoice> ChoicesOf(uint32_t row);
   void GroupRows(uint32_t num_rows);
   void Gather(int thread, const PackedMatrix& next, const ProductInputs& inputs, uint32_t num_rows);
-  // Threads take the next item of work when they are done: items are parts of experts.
+  // A thread takes the next work item when it is done with one. Items are parts of experts.
   void MultiplyGatesAndUps(const CpuWeights::Experts& experts);
   void MultiplyDowns(const CpuWeights::Experts& experts);
   void Sum(uint32_t row);
@@ -76,7 +76,7 @@ class ExpertStage {
   RowBuffer router_outputs_;             // [max_rows, num_experts + shared gate]
   std::vector<ExpertChooser> choosers_;  // One for each thread.
   std::vector<ExpertChoice> choices_;    // [max_rows, num_chosen]
-  // The plan, by the first thread.
+  // The plan, made by the first thread.
   std::vector<uint32_t> next_slot_;  // [num_experts]
   std::vector<Group> groups_;        // In the order of their experts.
   uint32_t parts_per_group_ = 1;

@@ -5,13 +5,13 @@
 namespace tandem {
 namespace {
 
-// With x = alpha * g, g / (1 + exp(-x)) * u is x / (1 + exp(-x)) * (u / alpha): limits first, then the kernel
-// that gates a Llama.
+// With x = alpha * g, g / (1 + exp(-x)) * u equals x / (1 + exp(-x)) * (u / alpha). So the limits come first,
+// and then the kernel for a Llama's gates.
 void LimitGate(const GateDescription& gate, size_t size, float* up_values, float* gate_values) {
   const float inverse = 1.0f / gate.alpha;
   if (gate.limit > 0) {
     for (size_t i = 0; i < size; ++i) {
-      // NaN stays NaN.
+      // A NaN stays a NaN.
       gate_values[i] = gate_values[i] > gate.limit ? gate.limit : gate_values[i];
       up_values[i] = up_values[i] > gate.limit    ? gate.limit
                      : up_values[i] < -gate.limit ? -gate.limit

@@ -19,15 +19,15 @@ struct FeedForwardScratch {
   RowBuffer up;  // Where something gates.
 };
 
-// Adds a bias, or nothing where it is empty, to outputs [begin, end) of some rows.
+// Adds a bias to outputs [begin, end) of some rows; nothing if it is empty.
 void AddBias(const std::vector<float>& bias, const KernelTable& kernels, Share outputs, Share rows,
              float* const* values);
 
-// Tiles of the half of a feed-forward part that comes before `down`, whole groups of inputs of it: some rows
-// of `inputs`, prepared for these products, become the same rows of `scratch->gate`, prepared for the product
-// with `down`. `rows.begin` is 0 or a multiple of kRowAlignment.
+// Computes some tiles of the half of a feed-forward part that comes before `down`, in whole groups of the
+// inputs of `down`. Reads some rows of `inputs`, prepared for these products, and writes the same rows of
+// `scratch->gate`, prepared for the product with `down`. `rows.begin` is 0 or a multiple of kRowAlignment.
 //
-//   gate(x) * up(x) as BlockDescription::gate says, or activation(up(x))
+//   gate(x) * up(x) as in BlockDescription::gate, or activation(up(x))
 //
 // Adapters, if there are any, add to the products; LoraCall gives layer and thread.
 struct LoraCall {
@@ -39,7 +39,7 @@ void MultiplyGateAndUp(const BlockDescription& block, const KernelTable& kernels
                        Share tiles, Share rows, const ProductInputs& inputs, FeedForwardScratch* scratch,
                        const LoraCall& adapters = {});
 
-// Tiles of `mlp.up`, in whole groups of inputs of `mlp.down`, that fall to part `part` of `num_parts`.
+// The tiles of `mlp.up` for part `part` of `num_parts`, in whole groups of the inputs of `mlp.down`.
 Share GroupedTiles(const CpuWeights::Mlp& mlp, int part, int num_parts);
 
 }  // namespace tandem

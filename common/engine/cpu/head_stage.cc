@@ -38,7 +38,7 @@ void HeadStage::Plan(absl::Span<const ActiveRow> rows, const RowBuffer& hidden) 
   projected_.clear();
   outputs_.clear();
   for (uint32_t i = 0; i < rows.size(); ++i) {
-    // EAGLE-3 goes on from a state of its own as it is.
+    // EAGLE-3 continues from its own state, unchanged.
     if (is_eagle3() && rows[i].row->state->own) continue;
     projected_.push_back(&rows[i]);
     outputs_.push_back(hidden.row(i));

@@ -35,14 +35,14 @@ class HeadStage {
   void Plan(absl::Span<const ActiveRow> rows, const RowBuffer& hidden);
   // Has its own barrier.
   void Begin(int thread, absl::Span<const ActiveRow> rows, const RowBuffer& hidden);
-  // Lays out the inputs of query, key and value, of this thread's rows.
+  // Writes the inputs of query, key and value for this thread's rows.
   void ReadForAttention(int thread, absl::Span<const ActiveRow> rows, const PackedMatrix& projection,
                         const RowBuffer& hidden);
   const ProductInputs& attention_inputs() const { return attention_inputs_; }
-  // Whether logits come out of the product as they are.
+  // Whether the product's logits are in their final order.
   bool drafts_all_tokens() const { return weights_.draft_tokens.empty(); }
-  // `logits`: [vocab_size], of which the product has written the first draft_vocab_size. Those of tokens that
-  // the head does not draft become minus infinity.
+  // `logits`: [vocab_size]. The product has written the first draft_vocab_size. The logits of tokens that the
+  // head does not draft become minus infinity.
   void Spread(int thread, float* logits);
 
  private:
@@ -56,15 +56,15 @@ class HeadStage {
 
   const ModelConfig& config_;
   const CpuWeights::Head& weights_;
-  const std::vector<float>& input_norm_;  // The layer's; empty but for MTP.
+  const std::vector<float>& input_norm_;  // The layer's norm, only for MTP.
   const KernelTable& kernels_;
   ThreadTeam* const team_;
 
   ProductInputs fused_;             // [rows that are projected, the projection's inputs]
-  ProductInputs attention_inputs_;  // [rows, what query, key and value read]
+  ProductInputs attention_inputs_;  // [rows, inputs of query, key and value]
   std::vector<const ActiveRow*> projected_;
-  std::vector<float*> outputs_;                    // Of each of them, in `hidden`.
-  std::vector<std::vector<float>> thread_logits_;  // [draft_vocab_size], where they are to be spread.
+  std::vector<float*> outputs_;                    // For each projected row, its row in `hidden`.
+  std::vector<std::vector<float>> thread_logits_;  // [draft_vocab_size], if logits must be spread.
 };
 
 }  // namespace tandem

@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// Where weight (output, k) of a group stands among its integers: a byte, or half a byte.
+// The place of weight (output, k) of a group among its integers: a byte, or half a byte.
 struct Place {
   size_t byte = 0;
   bool high = false;
@@ -78,7 +78,7 @@ void Unpack(const void* tile, uint32_t depth, uint32_t output, float* weights) {
     const auto bits = static_cast<uint8_t>(from[kScaleLineBytes + place.byte]);
     auto value = static_cast<int8_t>(bits - kOffset);
     if constexpr (kGroupBytes == kInt4GroupBytes) {
-      // The offset is of the half, and may leave it.
+      // The offset is the half byte's, and may exceed it.
       const int half = place.high ? bits >> 4 : bits & 0x0f;
       value = static_cast<int8_t>(kOffset == 0 && half >= 8 ? half - 16 : half - kOffset);
     }

@@ -3,11 +3,11 @@
 #include "common/engine/cpu/integer_layouts.h"
 #include "common/engine/cpu/kernel_templates.h"
 
-// Products with weights of 8 and 4 bits, written once over a vector of floats V (kernel_templates.h) and a
+// Products with weights of 8 and 4 bits, written once for a vector of floats V (kernel_templates.h) and a
 // policy I for the integers, which provides
 //
 //   kMaxRows                        rows of inputs whose sums stay in registers
-//   Halves(rows)                    how many halves of a tile, 16 outputs each, at a time for that: 1 or 2
+//   Halves(rows)                    how many halves of a tile (16 outputs each) to process at a time: 1 or 2
 //   Sum, Weights                    16 sums of 32 bits; 16 outputs' pairs of weights, as wide as I multiplies
 //   Zero()
 //   Widen(line)                     Weights from 32 bytes
@@ -24,11 +24,11 @@ namespace {
 // Inputs of one group: x is about scale * round(x * inverse).
 struct InputScale {
   float scale;
-  float inverse;  // 0 where nothing is to be multiplied: all zeros, or not all finite.
+  float inverse;  // 0 if all inputs are zeros, or some are not finite.
 };
 
-// `greatest` is the greatest magnitude of the group, as bits, so that what is not finite is greater than all
-// else.
+// `greatest` is the greatest magnitude of the group, as a float's bits: infinities and NaNs are greater than
+// all other values.
 template <int kGreatest>
 TANDEM_INLINE InputScale ScaleOfInputs(uint32_t greatest) {
   constexpr uint32_t kInfinity = 0x7f800000;
@@ -72,7 +72,7 @@ TANDEM_INLINE float RoundInputs(const float* inputs, int16_t* integers) {
     __builtin_memset(integers, 0, kGroupIntegerBytes);
     return scale.scale;
   }
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits of the sum.
+  // Adding 1.5 * 2^23 rounds to an integer, in the low bits of the sum.
   constexpr uint32_t kRounderBits = 0x4b400000;
   const V inverse = V::Broadcast(scale.inverse);
   const V rounder = V::Broadcast(12582912.0f);
@@ -106,7 +106,7 @@ void PrepareIntegers(const PrepareArgs& args) {
   }
 }
 
-// Half of a line: that of 16 outputs.
+// Half of a line, for 16 outputs.
 constexpr size_t kHalfLineBytes = 32;
 
 // Weights of Int8Lines.
@@ -233,7 +233,7 @@ TANDEM_INLINE void DispatchIntegerRows(uint32_t num_rows, const char* tile, cons
   }
 }
 
-// Goes once through the weights: a tile at a time, which stays in the cache for all chunks of rows.
+// Reads the weights once: a tile stays in the cache for all chunks of rows.
 template <typename V, typename I, typename Weights>
 void MultiplyIntegers(const ProductArgs& args) {
   const size_t tile_bytes = NumGroups(args.depth) * Weights::kGroupBytes;

@@ -6,56 +6,55 @@
 // The arithmetic of the CPU engine, once per instruction set, as plain functions over plain pointers.
 //
 // Every result is defined as one sequence of correctly rounded float32 operations (add, multiply, divide,
-// square root, fused multiply-add), so that it does not depend on how many rows are computed together, and
-// except for products with weights in bfloat16 of some sets (below) not on the instruction set either:
+// square root, fused multiply-add). So it does not depend on how many rows are computed together. It does not
+// depend on the instruction set either, except for products with bfloat16 weights on some sets (below):
 //
 //   products      one chain of fused multiply-adds over k ascending, from 0
 //   sums          16 partial sums, element i in partial sum i % 16, then halves added: 16 -> 8 -> 4 -> 2 -> 1
 //   exponential   one fixed polynomial
 //   attention     see attention_templates.h
 //
-// Products of `amx`, `avx512-bf16` and `portable-bf16` with weights in bfloat16 are products of bfloat16
-// pairs. An input is rounded to bfloat16 (the nearest, ties to even), which keeps 8 of its 24 significant
-// bits. For each 32 inputs, the last ones filled up with zeros, there are two chains of fused multiply-adds
-// from 0, over even and over odd k ascending, and
+// On `amx`, `avx512-bf16` and `portable-bf16`, products with bfloat16 weights are products of bfloat16 pairs.
+// An input is rounded to bfloat16 (the nearest, ties to even), which keeps 8 of its 24 significant bits. For
+// each 32 inputs (the last ones padded with zeros) there are two chains of fused multiply-adds from 0, over
+// even and over odd k ascending, and
 //
 //   output = output + (sum over even k + sum over odd k), from 0
 //
 // Numbers below the normal range, in inputs, weights and results, become zeros with their sign. This is the
-// documented behaviour of AMX's TDPBF16PS; product_arithmetic.h says which kernels have it on a given
-// machine.
+// documented behaviour of AMX's TDPBF16PS; product_arithmetic.h tells which kernels have it on a machine.
 //
-// Those of `amx-split` take an input as the sum of two bfloat16 numbers, which keeps 16 bits, and also add up
-// 32 terms at a time; see kernels_amx.cc. Those of `neon-bf16` and `neon-i8mm` split inputs likewise and add
-// up 4 terms at a time; see kernels_neon_bf16.cc.
+// `amx-split` takes an input as the sum of two bfloat16 numbers, which keeps 16 bits, and also adds up 32
+// terms at a time; see kernels_amx.cc. `neon-bf16` and `neon-i8mm` split inputs in the same way and add up 4
+// terms at a time; see kernels_neon_bf16.cc.
 //
 // Products with weights of 8 or 4 bits are the same on every instruction set. The depth is divided into
-// groups of kInputGroup inputs, the last one filled up with zeros. A group of weights of one output is a
-// scale that bfloat16 holds and integers (weight_quantizer.h). A group of inputs of one row is rounded to 15
-// bits: with `greatest` the greatest magnitude in it,
+// groups of kInputGroup inputs (the last padded with zeros). A group of weights of one output is integers and
+// a scale that bfloat16 can hold (weight_quantizer.h). A group of inputs of one row is rounded to 15 bits.
+// With `greatest` the greatest magnitude in it,
 //
 //   input[k] = round(x[k] * (kGreatestInput / greatest))   one division, one product rounded once, ties to
 //                                                          even: at most kGreatestInput in magnitude
 //   input scale = greatest / kGreatestInput
 //
-// below 2^-100 the group counts as zeros with scale 0, and with anything that is not finite in it the scale
-// is not a number. From groups ascending, each an exact sum of integers (below 2^27), one chain per output:
+// If `greatest` is below 2^-100, the group counts as zeros with scale 0. If an input is not finite, the scale
+// is NaN. Each group has an exact sum of integers (below 2^27). One chain per output adds them up, groups
+// ascending:
 //
 //   output = fma(float(sum over k of weight[k] * input[k]), weight scale * input scale, output), from 0
 //
-// Those of the formats kCoded... are the products of kF32 with the numbers that the codes stand for, bit for
-// bit.
+// Products in the formats kCoded... have the bits of products in kF32 with the numbers that the codes mean.
 //
-// Those of the formats kW8A8 and kW4A8 have kGreatestShortInput in place of kGreatestInput: inputs of 8 bits.
+// The formats kW8A8 and kW4A8 use kGreatestShortInput in place of kGreatestInput: inputs of 8 bits.
 //
-// This file is read by sources that are compiled for one instruction set, so it includes nothing that defines
-// inline functions: the linker could pick their copy for everybody.
+// Sources that are compiled for one instruction set include this file. So it includes nothing that defines
+// inline functions: the linker could use their copy of such a function for the whole program.
 
 namespace tandem {
 
 // Outputs per tile of a packed matrix, see packed_matrix.h.
 inline constexpr uint32_t kTileOutputs = 32;
-// Of the partial sums above, and of the vectors the kernels are written in.
+// The number of partial sums above, and of lanes in the kernels' vectors.
 inline constexpr uint32_t kLanes = 16;
 // Inputs are prepared in whole groups of this many columns, except for the last one.
 inline constexpr uint32_t kInputGroup = 64;
@@ -63,11 +62,12 @@ inline constexpr uint32_t kInputGroup = 64;
 // before.
 inline constexpr uint32_t kRowAlignment = 32;
 
-// Of inputs as integers: 127 * 128, so that 128 times one integer of 8 bits and another make the number.
+// The greatest magnitude of an input as an integer: 127 * 128, so that it is 128 times one 8-bit integer plus
+// another.
 inline constexpr int kGreatestInput = 16256;
 inline constexpr int kGreatestShortInput = 127;
 
-// How the weights of a matrix are kept.
+// How the weights of a matrix are stored.
 enum class WeightFormat : uint8_t {
   kF32,
   kBf16,
@@ -86,9 +86,9 @@ enum class WeightFormat : uint8_t {
 };
 inline constexpr uint32_t kNumWeightFormats = 13;
 
-// The numbers of a tile's outputs as integers or small floats, common/model/coded_rows.h: for every 16 of an
-// output a scale, a minimum, and what makes values of four bits 0 to 15. Of outputs that are not there all
-// are zeros.
+// The numbers of a tile's outputs as integers or small floats (common/model/coded_rows.h). Every 16 numbers
+// of an output have a scale, a minimum and, for 4-bit values, a zero point, which makes values 0 to 15.
+// Missing outputs are all zeros.
 struct CodedOutputs {
   const int8_t* values = nullptr;  // [kTileOutputs][depth]
   const int8_t* zeros = nullptr;   // [kTileOutputs][depth / 16], rounded up, as the others.
@@ -96,31 +96,31 @@ struct CodedOutputs {
   const float* minimums = nullptr;
 };
 
-// The numbers of a tile's outputs as they lie in files: [depth] of each, at any address.
+// The numbers of a tile's outputs as stored in files: [depth] of each, at any address.
 struct PlainOutputs {
   enum class Kind : uint8_t { kF32, kF16, kBF16 };
   Kind kind = Kind::kF32;
   const char* outputs[kTileOutputs] = {};
 };
-// Whole tiles of plain numbers are packed by so many inputs.
+// Whole tiles of plain numbers are packed this many inputs at a time.
 inline constexpr uint32_t kPackedInputs = 32;
 
-// How a tile of kTileOutputs outputs lies in memory. Code for every processor: it runs once per weight, when
-// a model is loaded, and for the embedding of a token.
+// The layout of a tile of kTileOutputs outputs in memory. This code runs on every processor: once per weight,
+// when a model is loaded, and for the embedding of a token.
 struct WeightLayout {
   uint64_t (*tile_bytes)(uint32_t depth) = nullptr;
-  // Writes the weights [depth] of output `output` of the tile, which were zero, or reads them back. Reading
-  // gives what a product multiplies with.
+  // Writes the weights [depth] of output `output` of the tile, which must be zero before, or reads them back.
+  // Reading returns the numbers that a product multiplies by.
   void (*pack)(const float* weights, uint32_t depth, uint32_t output, void* tile) = nullptr;
-  // The same for all outputs at once, inputs [begin, end), multiples of kPackedInputs; null where there is
-  // none. Formats of bfloat16 take numbers that it holds, in bfloat16 or float32.
+  // The same for all outputs at once, for inputs [begin, end), multiples of kPackedInputs. Null if the format
+  // has no such function. bfloat16 formats take numbers that bfloat16 can hold, in bfloat16 or float32.
   void (*pack_tile)(const PlainOutputs& weights, uint32_t begin, uint32_t end, void* tile) = nullptr;
-  // In place of both for the formats kCoded....
+  // Replaces both for the formats kCoded....
   void (*pack_codes)(const CodedOutputs& weights, uint32_t depth, void* tile) = nullptr;
   void (*unpack)(const void* tile, uint32_t depth, uint32_t output, float* weights) = nullptr;
 };
 
-// Columns [begin_column, end_column) of rows [begin_row, end_row) of `inputs`, to be laid out for products.
+// Columns [begin_column, end_column) of rows [begin_row, end_row) of `inputs`, to be prepared for products.
 // begin_column is a multiple of kInputGroup, and so is end_column unless it is `depth`.
 struct PrepareArgs {
   const float* inputs = nullptr;  // Row 0; rows are `input_stride` floats apart.
@@ -135,7 +135,7 @@ struct PrepareArgs {
 
 // outputs[row][n] = sum over k of inputs[row][k] * weight[n][k], for the outputs of `num_tiles` tiles.
 struct ProductArgs {
-  const void* tiles = nullptr;  // The first tile; they lie one after the other.
+  const void* tiles = nullptr;  // The first of the tiles, which follow one another.
   uint32_t num_tiles = 0;
   uint32_t depth = 0;
   const float* inputs = nullptr;  // [num_rows, depth], rows `input_stride` floats apart.
@@ -150,10 +150,10 @@ struct ProductArgs {
 // Products with weights of one format.
 struct ProductKernel {
   WeightLayout layout;
-  // Significant bits of an input that count: 24 where inputs are multiplied as they are.
+  // The significant bits of an input that count: 24 if inputs are multiplied unchanged.
   uint32_t input_bits = 24;
-  // How the inputs are laid out before a product, and in how many bytes; null where they are read as they
-  // are. Kernels with the same `prepare` can use one another's prepared inputs.
+  // How to prepare inputs for a product, and in how many bytes. Null if a product reads unprepared inputs.
+  // Kernels with the same `prepare` can use one another's prepared inputs.
   uint64_t (*prepared_bytes)(uint32_t max_rows, uint32_t depth) = nullptr;
   void (*prepare)(const PrepareArgs& args) = nullptr;
   void (*multiply)(const ProductArgs& args) = nullptr;
@@ -169,8 +169,8 @@ struct KernelTable {
   // output[i] = weight[i] * (input[i] / sqrt(mean of squares + epsilon)); `output` may be `input`.
   void (*rms_norm)(const float* input, const float* weight, size_t size, float epsilon,
                    float* output) = nullptr;
-  // output[i] = weight[i] * ((input[i] - mean) / sqrt(mean of (input - mean)^2 + epsilon)) + bias[i],
-  // likewise.
+  // output[i] = weight[i] * ((input[i] - mean) / sqrt(mean of (input - mean)^2 + epsilon)) + bias[i];
+  // `output` may be `input`.
   void (*layer_norm)(const float* input, const float* weight, const float* bias, size_t size, float epsilon,
                      float* output) = nullptr;
   // values[i] = f(values[i]), by Activation (common/model/config/architecture.h).
@@ -194,18 +194,17 @@ const KernelTable& PortableKernels();
 const KernelTable& PortableBf16Kernels();  // Products of bfloat16 pairs; the rest is the same.
 const KernelTable& Avx2Kernels();          // Defined on x86-64; needs AVX2 and FMA.
 const KernelTable& Avx512Kernels();        // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
-// Likewise; needs AVX-512 VNNI as well, for products with weights of 8 and 4 bits. The rest is the same.
+// Also needs AVX-512 VNNI, for products with weights of 8 and 4 bits. The rest is the same.
 const KernelTable& Avx512VnniKernels();
-// Likewise; needs AVX-512 BF16 and VNNI. Products of bfloat16 pairs by VDPBF16PS, or by multiply-adds on
-// float32.
+// Also needs AVX-512 BF16 and VNNI. Products of bfloat16 pairs use VDPBF16PS, or float32 multiply-adds.
 const KernelTable& Avx512Bf16Kernels();
 const KernelTable& Avx512Bf16MultiplyAddKernels();
 const KernelTable& AmxSplitKernels();  // As AmxKernels.
-const KernelTable& AmxKernels();   // Likewise; needs AVX-512 BF16, VNNI and AMX with tiles, BF16 and INT8.
-const KernelTable& NeonKernels();  // Defined on 64-bit Arm.
-const KernelTable& NeonBf16Kernels();  // Likewise; needs the bfloat16 extension (FEAT_BF16).
-// Likewise; needs the matrix instructions for 8-bit integers (FEAT_I8MM) as well. Products with weights of 8
-// and 4 bits are made by them, the rest is the same.
+const KernelTable& AmxKernels();       // Also needs AVX-512 BF16, VNNI and AMX with tiles, BF16 and INT8.
+const KernelTable& NeonKernels();      // Defined on 64-bit Arm.
+const KernelTable& NeonBf16Kernels();  // Also needs the bfloat16 extension (FEAT_BF16).
+// Also needs the matrix instructions for 8-bit integers (FEAT_I8MM), for products with weights of 8 and 4
+// bits. The rest is the same.
 const KernelTable& NeonI8mmKernels();
 
 }  // namespace tandem

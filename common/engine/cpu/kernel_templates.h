@@ -54,7 +54,7 @@ void LayerNorm(const float* input, const float* weight, const float* bias, size_
     squares = V::Fma(x, x, squares);
   }
   if (whole < size) {
-    // What is not there is no distance from the mean.
+    // Missing elements have distance 0 from the mean.
     alignas(64) float distances[kLanes] = {};
     for (size_t i = whole; i < size; ++i) distances[i - whole] = input[i] - mean;
     const V x = V::Load(distances);
@@ -112,7 +112,7 @@ void GeluOf(size_t size, float* values) {
   });
 }
 
-// x / (1 + exp(-2 y)), y = sqrt(2 / pi) (x + 0.044715 x^3): what x / 2 (1 + tanh(y)) is.
+// x / (1 + exp(-2 y)), y = sqrt(2 / pi) (x + 0.044715 x^3), which equals x / 2 (1 + tanh(y)).
 template <typename V>
 void GeluTanhOf(size_t size, float* values) {
   ForAll<V>(size, values, [](V x) {

@@ -28,9 +28,10 @@ bool HasBf16() {
   return __builtin_cpu_supports("avx512bf16") && HasVnni();
 }
 
-// Whether VDPBF16PS is worth having: AMD's processors run it almost as often as a multiply-add, which is half
-// its work; Intel's a quarter as often. By the maker and not by a measurement: the choice of arithmetic must
-// not change from one start to the next. And it has to round as Intel documents it.
+// Whether VDPBF16PS is faster than float32 multiply-adds. It does the work of two multiply-adds. AMD's
+// processors run it almost as often as one, Intel's a quarter as often. This looks at the maker and does not
+// measure, because the choice of arithmetic must not change from one start to the next. The instruction must
+// also round as Intel documents it.
 bool HasFastBf16() {
   static const bool kIsFast =
       HasBf16() && __builtin_cpu_is("amd") && MultipliesBf16Pairs(Avx512Bf16Kernels());

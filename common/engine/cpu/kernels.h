@@ -23,13 +23,14 @@ enum class InstructionSet {
   kNeonI8mm
 };
 
-// As on command lines, "auto" first.
+// The names on command lines, "auto" first.
 std::vector<std::string> InstructionSetNames();
-// By one of those names; InvalidArgument for anything else.
+// Parses one of those names; InvalidArgument for anything else.
 absl::StatusOr<InstructionSet> ParseInstructionSet(absl::string_view name);
 absl::string_view InstructionSetName(InstructionSet instruction_set);
 
-// What this machine runs, best first; the last two are always kPortable and kPortableBf16.
+// The instruction sets that this machine runs, best first. The last two are always kPortable and
+// kPortableBf16.
 std::vector<InstructionSet> SupportedInstructionSets();
 
 // The kernels of one instruction set (kAuto: the best). InvalidArgument when this machine lacks it.

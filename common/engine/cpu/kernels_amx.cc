@@ -5,17 +5,17 @@
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/weight_layouts.h"
 
-// Products on AMX tiles: 16 rows of 64 bytes, and an instruction that multiplies two of them.
+// Products on AMX tiles. A tile has 16 rows of 64 bytes, and an instruction multiplies two tiles.
 //
-// A tile multiplies bfloat16 numbers. With one part, an input is rounded to bfloat16. With two parts it is
-// taken as high + low, high being the input rounded to bfloat16 and low the rest rounded to bfloat16; the two
-// stand in neighbouring rows of an input tile, their sums in neighbouring rows of the output tile, and
+// The tiles hold bfloat16 numbers. With one part, an input is rounded to bfloat16. With two parts, it is high
+// + low: high is the input rounded to bfloat16, and low is the rest, rounded to bfloat16. The two are in
+// neighbouring rows of an input tile, their sums in neighbouring rows of the output tile, and
 //
 //   outputs[row][n] = (sum over k of high * weight) + (sum over k of low * weight)
 //
-// A sum goes through the columns 32 at a time in ascending order; what the instruction does with the 32 terms
-// is the processor's, and the same for every row of a tile. Rows never meet, so that a row's result does not
-// depend on which tile row it stands in or on what the other rows hold (law 1).
+// A sum takes the columns 32 at a time, ascending. How the instruction adds the 32 terms is up to the
+// processor, and the same for every row of a tile. Rows do not influence one another: a row's result does not
+// depend on its place in the tile or on the other rows (law 1).
 
 namespace tandem {
 namespace {
@@ -30,7 +30,7 @@ constexpr uint32_t NumSteps(uint32_t depth) {
   return (depth + kTileDepth - 1) / kTileDepth;
 }
 
-// Prepared inputs: [rows / kBlockRows][steps][16][32]; in a tile, the parts of a row one after the other, the
+// Prepared inputs: [rows / kBlockRows][steps][16][32]. In a tile, the parts of a row follow one another, the
 // high part first.
 constexpr size_t BlockBytes(uint32_t depth) {
   return NumSteps(depth) * kTileBytes;
@@ -38,7 +38,7 @@ constexpr size_t BlockBytes(uint32_t depth) {
 
 template <int kParts>
 uint64_t PreparedBytes(uint32_t max_rows, uint32_t depth) {
-  // Two blocks at a time are read.
+  // Products read two blocks at a time.
   return (uint64_t{max_rows} + 2 * kBlockRows<kParts> - 1) / (2 * kBlockRows<kParts>)*2 * BlockBytes(depth);
 }
 
@@ -90,7 +90,7 @@ inline void StoreSums(const float* sums, uint32_t num_rows, float* const* output
 struct SumsPlace {
   float* first;        // Of the first tile.
   size_t row_bytes;    // From one row of a tile to the next.
-  size_t half_stride;  // Floats from a tile to the one of the next 16 outputs.
+  size_t half_stride;  // Floats from a tile to the tile of the next 16 outputs.
 };
 
 using Sums = float[4][kTileBytes / sizeof(float)];
@@ -110,7 +110,7 @@ inline size_t RowBytes(float* const* outputs, uint32_t num_rows) {
   return stride * sizeof(float);
 }
 
-// How far ahead of their use weights that come from beyond the second-level cache are asked for.
+// How many bytes ahead weights are prefetched that come from beyond the second-level cache.
 constexpr size_t kPrefetchBytes = 1024;
 // Lines of weights that a step uses.
 constexpr uint32_t kStepLines = 32;
@@ -121,7 +121,8 @@ inline void PrefetchStep(const char* weights) {
   }
 }
 
-// A block of rows times one or two tiles of weights. With two, four sums under way keep the multiplier busy.
+// A block of rows times one or two tiles of weights. With two, there are four sums, which keep the multiplier
+// busy.
 template <int kTiles>
 void MultiplyOneBlock(const char* inputs, const char* weights, size_t tile_bytes, uint32_t num_steps,
                       const SumsPlace& place) {
@@ -156,7 +157,7 @@ void MultiplyOneBlock(const char* inputs, const char* weights, size_t tile_bytes
   }
 }
 
-// Two blocks of rows times a tile of weights. `prefetch(step)` asks for weights that are needed later.
+// Two blocks of rows times a tile of weights. `prefetch(step)` prefetches weights that are needed later.
 template <typename Prefetch>
 inline void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char* weights, uint32_t num_steps,
                               float (*sums)[kTileBytes / sizeof(float)], Prefetch prefetch) {
@@ -193,7 +194,7 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
   const char* inputs = static_cast<const char*>(args.prepared);
   const char* weights = static_cast<const char*>(args.tiles);
   alignas(64) Sums sums;
-  // Sums of one part are outputs, and tiles have as many rows as there are.
+  // With one part, sums are outputs, and tiles have as many rows as the product.
   const size_t row_bytes = kParts == 1 ? RowBytes(args.outputs, args.num_rows) : 0;
   uint32_t output = args.first_output;
   uint32_t tile = 0;
@@ -220,8 +221,8 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
 template <int kParts>
 constexpr uint32_t kPairRows = 2 * kBlockRows<kParts>;
 
-// Rows [begin_row, end_row) times one tile of weights. The first rows bring the weights into the second-level
-// cache, and the others, which find them there, ask for the next tile's meanwhile.
+// Rows [begin_row, end_row) times one tile of weights. The first rows load the weights into the second-level
+// cache. The others find them there, and prefetch the next tile's.
 template <int kParts>
 void MultiplyTile(const ProductArgs& args, const char* weights, uint32_t begin_row, uint32_t end_row,
                   uint32_t first_output) {

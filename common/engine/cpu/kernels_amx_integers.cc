@@ -7,16 +7,17 @@
 #include "common/engine/cpu/integer_layouts.h"
 #include "common/engine/cpu/integer_products.h"
 
-// Products of integers on AMX tiles: 16 rows of 64 bytes, and an instruction that multiplies two of them.
+// Products of integers on AMX tiles. A tile has 16 rows of 64 bytes, and an instruction multiplies two tiles.
 //
-// An input is an integer of 15 bits, taken as 128 * high + low with high and low of 8 bits. The two stand in
-// neighbouring rows of an input tile, so a tile holds 8 rows of inputs for one group of columns, and the sums
-// of both stand in neighbouring rows of the output tile. They are whole and exact, so that
+// An input is a 15-bit integer, 128 * high + low, with high and low of 8 bits. The two are in neighbouring
+// rows of an input tile, so a tile holds 8 rows of inputs for one group of columns, and their sums are in
+// neighbouring rows of the output tile. The sums are exact integers, so
 //
 //   128 * (sum over k of high * weight) + (sum over k of low * weight)
 //
-// is the sum that every other instruction set finds (kernel_table.h). After each group the sums go through
-// memory to vectors, which scale them and add them to the outputs, while the next ones are computed.
+// is the sum that every other instruction set computes (kernel_table.h). After each group, the sums are
+// stored and loaded into vectors, which scale them and add them to the outputs, while the tiles compute the
+// next sums.
 
 namespace tandem {
 namespace {
@@ -26,8 +27,8 @@ constexpr uint32_t kBlockRows = kTileRows / 2;
 // A block's tile of inputs for one group, and the line with the scales of its rows.
 constexpr size_t kStepBytes = kTileBytes + 64;
 
-// Prepared inputs: [rows / 8][groups] of a tile, row 2 r of it the high, row 2 r + 1 the low parts of row r,
-// and 8 scales.
+// Prepared inputs: for each [rows / 8][groups] a tile and 8 scales. Row 2 r of the tile has the high parts of
+// row r, row 2 r + 1 the low parts.
 TANDEM_INLINE size_t BlockBytes(uint32_t depth) {
   return NumGroups(depth) * kStepBytes;
 }
@@ -38,7 +39,7 @@ uint64_t PreparedBytes(uint32_t max_rows, uint32_t depth) {
 
 // Rounds 16 inputs and stores their parts.
 TANDEM_INLINE void SplitInputs(__m512 inputs, float inverse, char* high_part, char* low_part) {
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits of the sum.
+  // Adding 1.5 * 2^23 rounds to an integer, in the low bits of the sum.
   const __m512 rounder = _mm512_set1_ps(12582912.0f);
   const __m512 rounded = _mm512_fmadd_ps(inputs, _mm512_set1_ps(inverse), rounder);
   const __m512i whole = _mm512_sub_epi32(_mm512_castps_si512(rounded), _mm512_castps_si512(rounder));
@@ -48,7 +49,7 @@ TANDEM_INLINE void SplitInputs(__m512 inputs, float inverse, char* high_part, ch
   _mm_store_si128(reinterpret_cast<__m128i*>(low_part), _mm512_cvtepi32_epi8(low));
 }
 
-// One row's inputs of one group, `count` of them, to its two rows of a tile. Returns their scale.
+// Writes one row's `count` inputs of one group to its two rows of a tile. Returns their scale.
 template <int kGreatest>
 TANDEM_INLINE float PrepareGroup(const float* input, uint32_t count, char* to) {
   constexpr int kVectors = kInputGroup / 16;
@@ -84,7 +85,7 @@ void Prepare(const PrepareArgs& args) {
   }
 }
 
-// The two tiles of a group of weights, which are tiles already.
+// The two tiles of a group of weights. They are stored as tiles.
 struct Int8Tiles {
   static constexpr size_t kGroupBytes = kInt8GroupBytes;
   struct Scratch {};
@@ -94,7 +95,7 @@ struct Int8Tiles {
   }
 };
 
-// Likewise of Int4AmxTiles, made tiles in scratch memory.
+// The same for Int4AmxTiles, which are unpacked to tiles in scratch memory.
 struct Int4Tiles {
   static constexpr size_t kGroupBytes = kInt4GroupBytes;
   struct Scratch {
@@ -103,7 +104,7 @@ struct Int4Tiles {
 
   static TANDEM_INLINE const char* Make(const char* group, Scratch* scratch) {
     const __m512i mask = _mm512_set1_epi8(0x0f);
-    // What the 16 half bytes stand for.
+    // The values of the 16 half bytes.
     const __m512i values =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
 #pragma GCC unroll 2
@@ -163,10 +164,10 @@ TANDEM_INLINE void StoreGroup(GroupSums* sums) {
   }
 }
 
-// Where the sums of a group and a block of rows are to be added.
+// One step of MultiplyPart: a group of weights and a block of rows, and where to add their sums.
 struct Item {
   const char* group;   // Begins with the scales of its outputs, 16 and 16.
-  const char* inputs;  // Likewise: a tile, then the scales of its rows.
+  const char* inputs;  // A tile, then the scales of its rows.
   float* totals;       // [kBlockRows][kTileOutputs]
 };
 
@@ -193,7 +194,7 @@ TANDEM_INLINE void AddSums(const GroupSums& sums, const Item& item) {
   }
 }
 
-// The outputs that are not padding.
+// Stores the outputs that are not padding.
 TANDEM_INLINE void StoreTotals(const float* totals, uint32_t num_rows, float* const* outputs,
                                uint32_t first_output, uint32_t end_output) {
   for (uint32_t row = 0; row < num_rows; ++row, totals += kTileOutputs) {
@@ -204,10 +205,10 @@ TANDEM_INLINE void StoreTotals(const float* totals, uint32_t num_rows, float* co
   }
 }
 
-// How far ahead of their use weights are asked for: two groups of int8.
+// How many bytes ahead weights are prefetched: two groups of int8.
 constexpr size_t kPrefetchBytes = 2 * kInt8GroupBytes;
 constexpr uint32_t kMostRows = kMostPairs * 2 * kBlockRows;
-// Tiles of weights that few rows go through together: memory gives more to several streams.
+// How many tiles of weights few rows go through together: several streams get more of the memory's bandwidth.
 constexpr uint32_t kMostTiles = 4;
 
 // Some rows and some tiles of weights.
@@ -220,8 +221,9 @@ struct Part {
   uint32_t first_output;
 };
 
-// A thread's sums of a part. On the heap from the first use on: thread-local storage itself comes out of the
-// stack of every thread, those that never multiply included, and some libraries' threads have small ones.
+// A thread's sums of a part. They are allocated on first use. Thread-local storage itself would take room in
+// the stack of every thread, also of those that never multiply, and some libraries' threads have small
+// stacks.
 class Totals {
  public:
   Totals() : data_(static_cast<float*>(::operator new(kNumBytes, kAlignment))) {}
@@ -241,9 +243,10 @@ class Totals {
   float* const data_;
 };
 
-// The groups of a part's weights in order; of each group all tiles, and of each tile all blocks of rows,
-// while its weights stay in two tiles. While the sums of one item are computed, those of the one before are
-// stored, and those of the one before that scaled and added: none waits for another.
+// Goes through the groups of a part's weights in order, in each group through all tiles, and for each tile
+// through all blocks of rows, while its weights stay in two tiles. While the sums of one item are computed,
+// those of the previous item are stored, and those of the one before that are scaled and added, so that none
+// waits for another.
 template <typename Weights, uint32_t kRows>
 void MultiplyPart(const ProductArgs& args, const Part& part) {
   constexpr uint32_t kGroupLines = Weights::kGroupBytes / 64;
@@ -313,8 +316,8 @@ void MultiplyPart(const ProductArgs& args, const Part& part) {
   }
 }
 
-// As many rows of a block as there are. Where there are several blocks all their rows count: what comes out
-// of rows that are not there is not stored.
+// Instantiates the number of rows. With several blocks, all rows of every block are computed, and rows beyond
+// the last are not stored.
 template <typename Weights, uint32_t kRows = kBlockRows>
 TANDEM_INLINE void DispatchRows(const ProductArgs& args, const Part& part) {
   if (part.num_rows >= kRows) {

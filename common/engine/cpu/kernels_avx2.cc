@@ -58,7 +58,7 @@ struct Avx2 {
   static TANDEM_INLINE Avx2 Fma(Avx2 a, Avx2 b, Avx2 c) {
     return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
   }
-  // a > b ? a : b, and a < b ? a : b: a NaN in `b` stays.
+  // a > b ? a : b, and a < b ? a : b. A NaN in `b` stays.
   static TANDEM_INLINE Avx2 Max(Avx2 a, Avx2 b) {
     return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
   }
@@ -69,7 +69,7 @@ struct Avx2 {
     return {_mm256_andnot_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), x.low),
             _mm256_andnot_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ), x.high)};
   }
-  // 2^n for an integer n that stands in the low bits of x.
+  // 2^n for an integer n in the low bits of x.
   static TANDEM_INLINE Avx2 PowerOfTwo(Avx2 x) { return {PowerOfTwo(x.low), PowerOfTwo(x.high)}; }
   static TANDEM_INLINE __m256 PowerOfTwo(__m256 x) {
     const __m256i shifted = _mm256_slli_epi32(_mm256_castps_si256(x), 23);

@@ -5,19 +5,19 @@
 #include "common/engine/cpu/vector_templates.h"
 #include "common/engine/cpu/weight_layouts.h"
 
-// Products of bfloat16 pairs (kernel_table.h) on AVX-512, written once over the way P to multiply: VDPBF16PS,
-// which adds the second product of a pair and then the first, each rounded by itself; or two fused
+// Products of bfloat16 pairs (kernel_table.h) on AVX-512, written once for a way P to multiply. One way is
+// VDPBF16PS, which adds the second product of a pair and then the first, each rounded. The other is two fused
 // multiply-adds, which are twice as fast on Intel's processors, whose VDPBF16PS takes four times as long as a
 // multiply-add.
 //
-// Both treat numbers below the normal range as zeros, VDPBF16PS always, the others as MXCSR says.
+// Both treat numbers below the normal range as zeros: VDPBF16PS always, multiply-adds if MXCSR says so.
 
 namespace tandem {
 namespace {
 
-// Inputs of a block, in which even and odd ones add up to sums of their own.
+// Inputs of a block. Its even and odd inputs have separate sums.
 constexpr uint32_t kBlockInputs = 32;
-// Of 2 chains and 2 halves of a tile each, so that 24 sums stay in registers.
+// A row has sums for 2 chains and the 2 halves of a tile. 24 sums stay in registers.
 constexpr int kMaxRows = 6;
 constexpr int kMaxSums = 24;
 constexpr uint32_t kPairsPerChain = kBlockInputs / 4;
@@ -48,7 +48,7 @@ TANDEM_INLINE __m512i InChains(__m512i block) {
   return _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), block);
 }
 
-// By VDPBF16PS. Prepared inputs of a block: its pairs.
+// Multiplies with VDPBF16PS. Prepared inputs of a block: its pairs.
 struct DotProducts {
   static constexpr size_t kPairBytes = 4;
   struct Weights {
@@ -64,7 +64,7 @@ struct DotProducts {
   }
 };
 
-// By fused multiply-adds. Prepared inputs of a block: its pairs, as floats.
+// Multiplies with fused multiply-adds. Prepared inputs of a block: its pairs, as floats.
 struct MultiplyAdds {
   static constexpr size_t kPairBytes = 8;
   struct Weights {
@@ -113,7 +113,7 @@ void Prepare(const PrepareArgs& args) {
   }
 }
 
-// Numbers below the normal range are zeros while one of these is there.
+// While an object of this class exists, numbers below the normal range are zeros.
 class WithoutSubnormals {
  public:
   WithoutSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZeros); }
@@ -130,7 +130,7 @@ class WithoutSubnormals {
 // `kTiles` tiles times `kRows` rows: the sums of a block stay in registers.
 template <typename P, int kRows, int kTiles>
 void MultiplyBlock(const ProductArgs& args, const ProductBlock& block_of_rows) {
-  // How far ahead of their use weights are asked for.
+  // How many bytes ahead weights are prefetched.
   constexpr size_t kPrefetchBytes = 1024;
   constexpr size_t kPairBytes = P::kPairBytes;
   const uint32_t num_blocks = NumBlocks(args.depth);
@@ -161,7 +161,7 @@ void MultiplyBlock(const ProductArgs& args, const ProductBlock& block_of_rows) {
     }
     const char* line = block_of_rows.tiles + block * kBlockBytes;
     const char* pair = inputs + block * (kBlockInputs / 2) * kPairBytes;
-    // Twice at a time takes the loop's own instructions out of the multipliers' way.
+    // Two rounds at a time leave fewer loop instructions between the multiplications.
 #pragma GCC unroll 2
     for (uint32_t j = 0; j < kPairsPerChain; ++j, line += 4 * kLineBytes, pair += 2 * kPairBytes) {
 #pragma GCC unroll 2
@@ -218,7 +218,8 @@ struct TilesAtOnce {
                                                                : 1;
 };
 
-// Not inlined: no operation may move to where subnormal numbers are something else.
+// Not inlined, so that the compiler moves no operation to a place where numbers below the normal range are
+// not zeros.
 template <typename P>
 __attribute__((noinline)) void MultiplyAll(const ProductArgs& args) {
   ForProductBlocks<kMaxRows, TilesAtOnce>(

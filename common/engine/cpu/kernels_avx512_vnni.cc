@@ -6,17 +6,17 @@
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/product_blocks.h"
 
-// Products with weights of 8 and 4 bits, by VPDPBUSD.
+// Products with weights of 8 and 4 bits, with VPDPBUSD.
 //
-// VPDPBUSD adds up products of four pairs of bytes, of which one is unsigned and one signed. Weights w stand
-// there as w + 2^b, which is not negative (Int8OffsetTiles), and inputs x as they are, so that
+// VPDPBUSD adds up the products of four pairs of bytes, one unsigned and one signed. Weights w are stored as
+// w + 2^b, which is not negative (Int8OffsetTiles), and inputs x unchanged, so that
 //
 //   sum of w * x = sum of (w + 2^b) * x - 2^b * (sum of x)
 //
-// The last term is the same for all outputs of a row and group, and is what their sums begin with.
+// The last term is the same for all outputs of a row and group. Their sums begin with it.
 //
-// An input of 15 bits is two parts, x = 128 * high + low, each of 8 bits, which add up to sums of their own;
-// one of 8 bits is one part. Sums are exact, so that they are those of any other way.
+// A 15-bit input has two parts of 8 bits, x = 128 * high + low, with separate sums; an 8-bit input has one
+// part. Sums are exact, so every other way to add gives the same.
 
 namespace tandem {
 namespace {
@@ -30,7 +30,7 @@ constexpr uint32_t kGroupLines = kInputGroup / kQuad;
 constexpr size_t kLineBytes = 64;
 
 // A row of prepared inputs: the integers as 8 bits, [groups][parts][kInputGroup], the high part first, then
-// the scales [groups], and what each group's sums begin with [groups].
+// the scales [groups], and the number with which each group's sums begin [groups].
 template <int kParts>
 constexpr size_t kGroupInputBytes = size_t{kParts} * kInputGroup;
 
@@ -77,7 +77,7 @@ TANDEM_INLINE void PrepareGroup(const float* input, uint32_t count, uint32_t gro
   }
   constexpr int kGreatest = kParts == 1 ? kGreatestShortInput : kGreatestInput;
   const InputScale scale = ScaleOfInputs<kGreatest>(_mm512_reduce_max_epu32(greatest));
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits of the sum.
+  // Adding 1.5 * 2^23 rounds to an integer, in the low bits of the sum.
   const __m512 rounder = _mm512_set1_ps(12582912.0f);
   char* const to = row.integers + group * kGroupInputBytes<kParts>;
   __m512i sum = _mm512_setzero_si512();
@@ -112,16 +112,16 @@ void Prepare(const PrepareArgs& args) {
   }
 }
 
-// Of 16 outputs at a time: weights of Int8OffsetTiles, a line per quad.
+// For 16 outputs at a time: weights of Int8OffsetTiles, one line per quad.
 struct ByteWeights {
   static constexpr size_t kGroupBytes = kInt8GroupBytes;
   static constexpr int kOffsetBits = kInt8OffsetBits;
-  // Quads that stand in one line.
+  // Quads in one line.
   static constexpr uint32_t kQuadsPerLine = 1;
   static TANDEM_INLINE __m512i Quad(__m512i line, uint32_t /*index*/) { return line; }
 };
 
-// Of Int4OffsetTiles: quad i in the low, quad i + 8 in the high halves of line i.
+// For Int4OffsetTiles: quad i in the low halves of line i, quad i + 8 in the high halves.
 struct HalfByteWeights {
   static constexpr size_t kGroupBytes = kInt4GroupBytes;
   static constexpr int kOffsetBits = kInt4OffsetBits;
@@ -131,7 +131,7 @@ struct HalfByteWeights {
   }
 };
 
-// The sums of a group, which begin with what the offsets of weights add too much.
+// The sums of a group. They begin with what corrects the weights' offsets.
 template <int kParts, int kRows, int kTiles>
 struct GroupSums {
   __m512i sums[kParts][kRows][kTiles][2];
@@ -152,7 +152,7 @@ struct GroupSums {
     }
   }
 
-  // `inputs`: of the first row's first part, the quad that goes with the weights.
+  // `inputs`: the quad of the first row's first part that belongs to the weights.
   TANDEM_INLINE void Add(int tile, const __m512i (&weights)[2], const char* inputs, size_t row_bytes) {
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
@@ -191,8 +191,8 @@ struct GroupSums {
   }
 };
 
-// The first rows bring the weights for all, and ask for them some way ahead of their use; the others, which
-// find them in the cache, ask for the next group of tiles meanwhile, so that memory does not stand still.
+// The first rows load the weights for all rows, and prefetch them some way ahead. The other rows find them in
+// the cache, and prefetch the next group of tiles, so that memory is never idle.
 template <typename Weights, int kParts, int kRows, int kTiles, bool kAreFirst>
 void MultiplyBlock(const ProductArgs& args, const ProductBlock& block) {
   constexpr size_t kPrefetchBytes = 4096;
@@ -216,7 +216,7 @@ void MultiplyBlock(const ProductArgs& args, const ProductBlock& block) {
   for (uint32_t group = 0; group < num_groups;
        ++group, tiles += Weights::kGroupBytes, inputs += kGroupInputBytes<kParts>, scales += sizeof(float)) {
     GroupSums<kParts, kRows, kTiles> sums;
-    // Behind the end of its tile a stream goes on kTiles further.
+    // After the end of its tile, a stream continues kTiles tiles further.
     const size_t left = (num_groups - group) * Weights::kGroupBytes;
     const size_t jump = left > kPrefetchBytes ? 0 : (kTiles - 1) * tile_bytes;
     const size_t ahead = kAreFirst ? kPrefetchBytes + jump : kTileGroup * tile_bytes;
@@ -256,9 +256,9 @@ void MultiplyBlock(const ProductArgs& args, const ProductBlock& block) {
   }
 }
 
-// With few rows, several tiles keep the multipliers busy, and memory, which gives more to several streams.
-// With more, one or two make the most of an input that was loaded; totals, which are rarely touched, then
-// leave the registers.
+// With few rows, several tiles keep the multipliers busy, and memory too: several streams get more of its
+// bandwidth. With more rows, one or two tiles make the most of each loaded input; totals, which are rarely
+// used, then leave the registers.
 template <int kParts>
 struct TilesAtOnce {
   template <int kRows>

@@ -3,34 +3,34 @@
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/weight_layouts.h"
 
-// Products by BFMMLA, an instruction that multiplies two rows of 4 inputs with the weights of 2 outputs.
+// Products with BFMMLA, an instruction that multiplies two rows of 4 inputs by the weights of 2 outputs.
 //
-// An input x is taken as high + low, high being x rounded to bfloat16 and low the rest rounded to bfloat16.
-// The two rows of the instruction are the high and the low parts of one row of inputs:
+// An input x is high + low: high is x rounded to bfloat16, and low is the rest, rounded to bfloat16. The two
+// rows of the instruction are the high and the low parts of one row of inputs:
 //
 //   outputs[row][n] = (sum over k of high * weight) + (sum over k of low * weight)
 //
-// Each of the two sums is one chain over the inputs in ascending order, 4 to a step. How a step rounds (to
-// odd, with denormal numbers taken as 0) is the architecture's as long as a program does not ask for
-// otherwise, so that all processors agree. Rows never meet: a row's result does not depend on the others
-// (law 1).
+// Each of the two sums is one chain over the inputs in ascending order, 4 in a step. The architecture defines
+// how a step rounds (to odd, with denormal numbers taken as 0) unless a program asks for something else, so
+// all processors agree. Rows do not influence one another: a row's result does not depend on the others (law
+// 1).
 
 namespace tandem {
 namespace {
 
-// Inputs that a step takes.
+// Inputs in a step.
 constexpr uint32_t kStepDepth = 4;
-// Of bfloat16, in a register.
+// bfloat16 numbers in a register.
 constexpr uint32_t kRegister = 8;
 constexpr uint32_t kPairs = kTileOutputs / 2;
-// Rows that go through half a tile together: 24 of 32 registers hold their sums.
+// Rows that go through half a tile together: their sums fill 24 of 32 registers.
 constexpr uint32_t kMaxRows = 3;
 
 constexpr size_t NumSteps(uint32_t depth) {
   return (size_t{depth} + kStepDepth - 1) / kStepDepth;
 }
 
-// Prepared inputs: [rows][steps][2][4], first the high, then the low parts.
+// Prepared inputs: [rows][steps][2][4], the high parts first, then the low parts.
 uint64_t PreparedBytes(uint32_t max_rows, uint32_t depth) {
   return max_rows * NumSteps(depth) * kRegister * sizeof(bfloat16_t);
 }
@@ -77,7 +77,7 @@ template <int kRows, int kNumPairs>
 inline __attribute__((always_inline)) void MultiplyPairs(const bfloat16_t* inputs, const bfloat16_t* weights,
                                                          uint32_t depth, uint32_t first_output,
                                                          uint32_t end_output, float* const* outputs) {
-  // How many bytes ahead of their use weights are asked for.
+  // How many bytes ahead weights are prefetched.
   constexpr size_t kAhead = 1024;
   const size_t num_steps = NumSteps(depth);
   float32x4_t sums[kRows][kNumPairs];
@@ -123,7 +123,7 @@ void MultiplyTile(const bfloat16_t* inputs, const bfloat16_t* tile, uint32_t dep
   }
 }
 
-// Goes once through the weights: a tile stays in the cache for all rows.
+// Reads the weights once: a tile stays in the cache for all rows.
 void Multiply(const ProductArgs& args) {
   const size_t row_size = NumSteps(args.depth) * kRegister;
   const size_t tile_size = NumSteps(args.depth) * kPairs * kRegister;

@@ -5,31 +5,31 @@
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/neon_vectors.h"
 
-// Products of integers by SMMLA, an instruction that multiplies two rows of 8 inputs with the weights of 2
+// Products of integers with SMMLA, an instruction that multiplies two rows of 8 inputs by the weights of 2
 // outputs.
 //
-// An input is an integer of 15 bits, taken as 128 * high + low with high and low of 8 bits. The two rows of
-// the instruction are the high and the low parts of one row of inputs. The sums are whole and exact, so that
+// An input is a 15-bit integer, 128 * high + low, with high and low of 8 bits. The two rows of the
+// instruction are the high and the low parts of one row of inputs. The sums are exact integers, so
 //
 //   128 * (sum over k of high * weight) + (sum over k of low * weight)
 //
-// is the sum that every other instruction set finds (kernel_table.h). After each group the sums are scaled
-// and added to the outputs, which lie in memory meanwhile: the registers hold the sums.
+// is the sum that every other instruction set computes (kernel_table.h). After each group, the sums are
+// scaled and added to the outputs. The outputs are in memory meanwhile, because the sums fill the registers.
 
 namespace tandem {
 namespace {
 
-// Inputs that a step takes.
+// Inputs in a step.
 constexpr uint32_t kStepDepth = 8;
 constexpr uint32_t kGroupSteps = kInputGroup / kStepDepth;
 constexpr uint32_t kRegisterBytes = 16;
 constexpr uint32_t kPairs = kTileOutputs / 2;
 constexpr size_t kStepBytes = kPairs * kRegisterBytes;
-// Rows that go through half a tile together: 24 of 32 registers hold their sums.
+// Rows that go through half a tile together: their sums fill 24 of 32 registers.
 constexpr uint32_t kMaxRows = 3;
 
-// Prepared inputs: those of PrepareIntegers, each step's integers as [2][8] bytes, first the high, then the
-// low parts.
+// Prepared inputs: those of PrepareIntegers. Each step's integers are [2][8] bytes, the high parts first,
+// then the low parts.
 template <int kGreatest>
 void Prepare(const PrepareArgs& args) {
   PrepareIntegers<Neon, kGreatest>(args);
@@ -53,7 +53,7 @@ void Prepare(const PrepareArgs& args) {
 struct Int8OctetWeights {
   static constexpr size_t kGroupBytes = kInt8GroupBytes;
 
-  // Of a pair of outputs in step `kStep` of the group whose integers stand at `integers`.
+  // The weights of a pair of outputs in step `kStep` of the group with these `integers`.
   template <uint32_t kStep>
   static TANDEM_INLINE int8x16_t Load(const int8_t* integers, uint32_t pair) {
     return vld1q_s8(integers + kStep * kStepBytes + pair * kRegisterBytes);
@@ -161,7 +161,7 @@ void MultiplyTile(const ProductArgs& args, const char* tile, const char* inputs,
   }
 }
 
-// Goes once through the weights: a tile stays in the cache for all rows.
+// Reads the weights once: a tile stays in the cache for all rows.
 template <typename Weights>
 void Multiply(const ProductArgs& args) {
   const size_t row_bytes = IntegerRowBytes(args.depth);

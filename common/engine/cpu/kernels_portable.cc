@@ -58,7 +58,7 @@ struct Portable {
   static TANDEM_INLINE Portable ZeroWhereLess(const Portable& a, const Portable& b, const Portable& x) {
     return ForLanes([&](uint32_t i) { return a.v[i] < b.v[i] ? 0.0f : x.v[i]; });
   }
-  // 2^n for an integer n that stands in the low bits of x.
+  // 2^n for an integer n in the low bits of x.
   static TANDEM_INLINE Portable PowerOfTwo(const Portable& x) {
     return ForLanes([&](uint32_t i) {
       uint32_t bits;

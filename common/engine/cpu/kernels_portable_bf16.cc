@@ -3,8 +3,8 @@
 
 #include "common/engine/cpu/kernel_table.h"
 
-// Products of bfloat16 pairs (kernel_table.h) in plain C++: what they are on machines without instructions
-// for them, and what those with instructions are held against.
+// Products of bfloat16 pairs (kernel_table.h) in plain C++: for machines without instructions for them, and
+// as the reference for machines with them.
 
 namespace tandem {
 namespace {
@@ -16,15 +16,15 @@ float WithoutSubnormal(float x) {
   return std::abs(x) < kSmallestNormal ? std::copysign(0.0f, x) : x;
 }
 
-// Rounded to bfloat16, the nearest, ties to even.
+// Rounds to bfloat16, the nearest, ties to even.
 float ToBf16(float x) {
   if (std::isnan(x)) return x;
   const auto bits = std::bit_cast<uint32_t>(WithoutSubnormal(x));
   return std::bit_cast<float>((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
 }
 
-// a * b + sum rounded once, where a result that is still below the normal range once it is rounded to 24 bits
-// is a zero. Such a result is exact in double precision: the product has 16 bits, and the sum none below
+// a * b + sum, rounded once. If the result, rounded to 24 bits, is still below the normal range, it is a
+// zero. Such a result is exact in double precision: the product has 16 bits, and the sum has none below
 // 2^-149.
 float MultiplyAdd(float a, float b, float sum) {
   constexpr double kRoundsToNormal = 0x1p-126 - 0x1p-151;
@@ -50,7 +50,7 @@ void Prepare(const PrepareArgs& args) {
   }
 }
 
-// Weight k of an output of Bf16Lines, `index` being where the output stands in a line.
+// Weight k of an output of Bf16Lines; `index` is the output's place in a line.
 float WeightAt(const uint16_t* tile, uint32_t k, uint32_t index) {
   return WithoutSubnormal(
       std::bit_cast<float>(static_cast<uint32_t>(tile[size_t{k} * kTileOutputs + index]) << 16));

@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/kernel_table.h"
 
-// Compiled without contraction of multiplications and additions, so that integers are the same on every
+// Compiled without contraction of multiplications and additions, so that the integers are the same on every
 // machine.
 
 namespace tandem {
@@ -47,12 +47,12 @@ uint64_t NumberBytes(KvFormat format) {
 
 constexpr size_t kScaleBytes = kBlockTokens * sizeof(float);
 
-// Before the numbers of one head's part of a block.
+// The bytes before the numbers of one head's part of a block.
 size_t HeaderBytes(KvFormat format) {
   return format == KvFormat::kInt8 ? kScaleBytes : 0;
 }
 
-// Of one head's part of a block with `width` numbers for each position.
+// The bytes of one head's part of a block with `width` numbers for each position.
 uint64_t PartBytes(KvFormat format, uint64_t width) {
   const uint64_t bytes = HeaderBytes(format) + width * kBlockTokens * NumberBytes(format);
   return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
@@ -62,7 +62,7 @@ uint64_t ValueStride(const ModelConfig& config) {
   return (static_cast<uint64_t>(config.value_dim()) + kLanes - 1) / kLanes * kLanes;
 }
 
-// The nearest, ties to even; what is not a number stays so.
+// Rounds to the nearest, ties to even; a NaN stays a NaN.
 uint16_t ToBf16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -74,12 +74,12 @@ struct Int8Scale {
   float inverse = 0.0f;
 };
 
-// Numbers of nothing greater than 2^-100 are zeros, as their scales' inverses would leave float's range; of
-// some that are not all finite, none is a number.
+// If no magnitude is above 2^-100, all numbers become zeros, because the scale's inverse would leave float's
+// range. If a number is not finite, all become NaN.
 Int8Scale ScaleOf(const float* numbers, uint32_t count) {
   constexpr float kSmallest = 0x1p-100f;
   constexpr float kGreatestInt8 = 127.0f;
-  uint32_t greatest_bits = 0;  // So that what is not a number is greater than all others.
+  uint32_t greatest_bits = 0;  // NaNs become greater than all numbers.
   for (uint32_t i = 0; i < count; ++i) {
     greatest_bits = std::max(greatest_bits, std::bit_cast<uint32_t>(numbers[i]) & 0x7fffffffu);
   }
@@ -91,7 +91,7 @@ Int8Scale ScaleOf(const float* numbers, uint32_t count) {
   return {.scale = greatest / kGreatestInt8, .inverse = kGreatestInt8 / greatest};
 }
 
-// `count` numbers in `to`, `stride` apart, as the format of its type has them.
+// Writes `count` numbers to `to`, `stride` apart, in the store's format.
 void Store(const float* numbers, uint32_t count, size_t stride, float* to) {
   for (uint32_t i = 0; i < count; ++i) to[i * stride] = numbers[i];
 }
@@ -99,7 +99,7 @@ void Store(const float* numbers, uint32_t count, size_t stride, uint16_t* to) {
   for (uint32_t i = 0; i < count; ++i) to[i * stride] = ToBf16(numbers[i]);
 }
 void Store(const float* numbers, uint32_t count, size_t stride, float inverse_scale, int8_t* to) {
-  // Adding 1.5 * 2^23 rounds to an integer, ties to even, which then stands in the low bits of the sum.
+  // Adding 1.5 * 2^23 rounds to an integer, ties to even, in the low bits of the sum.
   constexpr float kRounder = 12582912.0f;
   for (uint32_t i = 0; i < count; ++i) {
     const float scaled = inverse_scale == 0.0f ? 0.0f : numbers[i] * inverse_scale;

@@ -21,19 +21,18 @@ namespace tandem {
 class KvStore {
  public:
   KvStore() = default;
-  // The threads of `team` each touch a part of the memory first, so that it is spread over their NUMA nodes.
+  // The threads of `team` each touch a part of the memory first, which spreads it over their NUMA nodes.
   static absl::StatusOr<KvStore> Create(const ModelConfig& config, KvType type, uint32_t num_blocks,
                                         ThreadTeam* team);
 
-  // All layers together. Nothing when it does not fit 64 bits.
+  // Bytes of all layers together; nullopt if the number does not fit in 64 bits.
   static std::optional<uint64_t> BytesPerBlock(const ModelConfig& config, KvType type);
 
-  // `key` is [num_kv_heads, head_dim], `value` [num_kv_heads, value_dim]; they are rounded to what `type`
-  // holds.
+  // `key` is [num_kv_heads, head_dim], `value` [num_kv_heads, value_dim]. They are rounded to `type`.
   void Write(uint32_t layer, SlotId slot, const float* key, const float* value);
   void Copy(SlotId from, SlotId to);
 
-  // Fills where attention by KV head `head` finds its keys and values.
+  // Sets where attention with KV head `head` finds its keys and values.
   void Locate(uint32_t layer, uint32_t head, AttentionArgs* args) const;
 
  private:

@@ -27,14 +27,14 @@ namespace tandem {
 // Law 1: all sums are those of products and norms, which do not depend on the other rows.
 class LatentStage {
  public:
-  // Everything that is pointed to outlives this, and so does the memory of `attended`, [max_rows, num_heads *
-  // value_dim]. ResourceExhausted without memory.
+  // All pointers, and the memory of `attended`, [max_rows, num_heads * value_dim], outlive this.
+  // ResourceExhausted without memory.
   static absl::StatusOr<std::unique_ptr<LatentStage>> Create(const ModelConfig& config,
                                                              const KernelTable& kernels, ThreadTeam* team,
                                                              uint32_t max_rows, const RowBuffer& attended);
 
-  // Of the first head [rows, head_dim] and [rows, kv_rank], where attention reads and writes; those of the
-  // next head are so many floats further on.
+  // The first head's [rows, head_dim] and [rows, kv_rank], which attention reads and writes, and the distance
+  // to the next head's, in floats.
   const RowBuffer& queries() const { return queries_; }
   const RowBuffer& sums() const { return sums_.floats(); }
   size_t query_stride() const { return room_ * queries_.stride(); }
@@ -45,10 +45,10 @@ class LatentStage {
   // one after it.
   void Prepare(int thread, uint32_t layer, const CpuWeights::Latent& weights,
                absl::Span<const ActiveRow> rows, const RowBuffer& projected, CpuAttention* attention);
-  // One thread calls it, between barriers: row `to` has the queries of row `from`.
+  // One thread calls it, between barriers: copies the queries of row `from` to row `to`.
   void MoveQueries(uint32_t from, uint32_t to);
-  // Every thread calls it once the sums of the first `num_rows` rows are complete: makes their part of
-  // `attended`. Likewise.
+  // Every thread calls it once the sums of the first `num_rows` rows are complete: computes their part of
+  // `attended`. Has its own barriers; the caller adds the one after it.
   void MultiplyValues(int thread, const CpuWeights::Latent& weights, uint32_t num_rows);
 
  private:
@@ -69,12 +69,12 @@ class LatentStage {
   const KernelTable& kernels_;
   ThreadTeam* const team_;
 
-  ProductInputs query_latents_;        // [max_rows, query_rank], where queries have latents,
-  RowBuffer projected_queries_;        // and [max_rows, num_heads * query_dim]
+  ProductInputs query_latents_;        // [max_rows, query_rank], if queries have latents.
+  RowBuffer projected_queries_;        // [max_rows, num_heads * query_dim], the same.
   ProductInputs unturned_;             // [heads, rows, unturned_dim]
   RowBuffer queries_;                  // [heads, rows, kv_rank + turned_dim]
   ProductInputs sums_;                 // [heads, rows, kv_rank]
-  std::vector<float*> value_outputs_;  // [heads, rows]: where in `attended` that head's values are
+  std::vector<float*> value_outputs_;  // [heads, rows]: where that head's values are in `attended`.
 };
 
 }  // namespace tandem

@@ -10,12 +10,12 @@
 namespace tandem {
 namespace {
 
-// Rows of one item of work.
+// Rows in one work item.
 constexpr uint32_t kReducedRows = 16;
-// As many as kernels go through together.
+// As many rows as kernels process together.
 constexpr uint32_t kTilesAtOnce = 4;
 
-// A matrix of zeros with so many outputs, for what comes before a part's own.
+// A matrix of zeros with this many outputs, for the outputs before a part's own.
 TensorView ZerosLike(const TensorView& b, uint32_t outputs, std::vector<float>* zeros) {
   zeros->assign(static_cast<size_t>(outputs) * static_cast<size_t>(b.shape[1]) + 1, 0.0f);
   return {.dtype = TensorView::DType::kF32, .shape = {outputs, b.shape[1]}, .data = zeros->data()};
@@ -23,7 +23,7 @@ TensorView ZerosLike(const TensorView& b, uint32_t outputs, std::vector<float>* 
 
 }  // namespace
 
-// A pair and where its outputs are.
+// A pair and the position of its outputs.
 struct LoraStage::PlacedPair {
   const LoraPair* pair = nullptr;
   LoraProduct product = LoraProduct::kQueryKeyValue;
@@ -73,7 +73,7 @@ absl::StatusOr<LoraStage::Input> LoraStage::PackInput(absl::Span<const PlacedPai
               .first_tile = placed.first_output / kTileOutputs,
               .skipped = placed.first_output % kTileOutputs,
               .scale = pair.scale};
-    // Pairs of one tensor have one `a`, and are next to one another.
+    // Pairs with one `a` come from one tensor, and are neighbours.
     if (!reductions.empty() && reductions.back().data == pair.a.data) {
       part.first_reduced -= static_cast<uint32_t>(pair.a.shape[0]);
     } else {
@@ -90,7 +90,7 @@ absl::StatusOr<LoraStage::Input> LoraStage::PackInput(absl::Span<const PlacedPai
   return input;
 }
 
-// For what its greatest inputs are reduced to.
+// Makes the buffers of reduced inputs wide enough for the adapter.
 absl::Status LoraStage::MakeRoom(const Packed& adapter) {
   for (size_t i = 0; i < kNumInputs; ++i) {
     uint32_t widest = 0;
@@ -144,7 +144,7 @@ void LoraStage::Plan(absl::Span<const ActiveRow> rows) {
 void LoraStage::Reduce(int thread, size_t layer, LoraProduct product, const ProductInputs& inputs) {
   const auto num_threads = static_cast<uint32_t>(team_->num_threads());
   const size_t which = InputOf(product);
-  // One thread has nothing to share out, and kernels like several tiles.
+  // A single thread has nothing to share, and kernels are faster with several tiles.
   const uint32_t at_once = num_threads == 1 ? kTilesAtOnce : 1;
   uint32_t item = 0;
   for (const Group& group : groups_) {

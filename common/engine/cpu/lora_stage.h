@@ -22,8 +22,8 @@
 
 namespace tandem {
 
-// The products of a layer that adapters may have a part in, as a CpuEngine makes them: query, key and value
-// in one. kGate and kUp have the same inputs.
+// The products of a layer to which adapters may add, as a CpuEngine computes them: query, key and value in
+// one. kGate and kUp have the same inputs.
 enum class LoraProduct : uint8_t { kQueryKeyValue, kAttentionOut, kGate, kUp, kDown };
 
 // The adapters of a CpuEngine, and their part in a step. A step's rows are sorted by adapter, rows without
@@ -39,40 +39,40 @@ enum class LoraProduct : uint8_t { kQueryKeyValue, kAttentionOut, kGate, kUp, kD
 // Every thread of the team calls Reduce and Add.
 class LoraStage {
  public:
-  // Everything that is pointed to outlives this. ResourceExhausted without memory.
+  // All pointers outlive this. ResourceExhausted without memory.
   static absl::StatusOr<std::unique_ptr<LoraStage>> Create(const ModelConfig& config,
                                                            const KernelTable& kernels, ThreadTeam* team,
                                                            uint32_t max_rows);
 
-  // As Engine has them.
+  // As in Engine.
   absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter);
   absl::Status DropAdapter(AdapterId adapter);
 
-  // Rows of the step under way, in the order of their adapters.
+  // Rows of the current step, sorted by adapter.
   void Plan(absl::Span<const ActiveRow> rows);
 
-  // Of the rows with adapters, once all of `inputs` is complete. A barrier comes behind it.
+  // For the rows with adapters, when all of `inputs` is complete. A barrier follows.
   void Reduce(int thread, size_t layer, LoraProduct product, const ProductInputs& inputs);
-  // To the outputs of these tiles of the product.
+  // Adds to the outputs of these tiles of the product.
   void Add(int thread, size_t layer, LoraProduct product, Share tiles, float* const* outputs) const;
 
  private:
   static constexpr size_t kNumInputs = 4;
-  // Products with the same inputs have the same.
+  // Products with the same inputs share it.
   static size_t InputOf(LoraProduct product);
 
   // A pair's outputs, among those of a product.
   struct Part {
     LoraProduct product = LoraProduct::kQueryKeyValue;
-    uint32_t first_reduced = 0;  // Where what it multiplies begins in the reduced row.
+    uint32_t first_reduced = 0;  // Where its factors begin in the reduced row.
     uint32_t first_tile = 0;     // Of the product.
-    uint32_t skipped = 0;        // Outputs in that tile that are before its own.
+    uint32_t skipped = 0;        // Outputs of the first tile that precede its own.
     float scale = 0.0f;
-    PackedMatrix b;  // [skipped + outputs, rank], of which the first are zeros.
+    PackedMatrix b;  // [skipped + outputs, rank]; the first `skipped` are zeros.
   };
-  // What an adapter does with one input.
+  // An adapter's part for one input.
   struct Input {
-    PackedMatrix a;  // [sum of ranks, inputs]; empty where it does nothing
+    PackedMatrix a;  // [sum of ranks, inputs]; empty if the adapter changes nothing
     std::vector<Part> parts;
   };
   struct Packed {

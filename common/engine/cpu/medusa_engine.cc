@@ -17,7 +17,7 @@
 namespace tandem {
 namespace {
 
-// Rows that go through the heads together; each takes memory for all of them.
+// The most rows that go through the heads together. Each needs memory for all of them.
 constexpr uint32_t kMostTogether = 32;
 
 class MedusaEngine final : public Engine {
@@ -36,10 +36,10 @@ class MedusaEngine final : public Engine {
   absl::Status AllocateScratch();
   uint32_t num_positions() const { return static_cast<uint32_t>(weights_.head.positions.size()); }
   Share MyShare(uint32_t count, int thread) const { return ShareOf(count, thread, team_->num_threads()); }
-  // What a position's states are multiplied with next.
+  // The next matrix for a position's states.
   const PackedMatrix& AfterBlocks(uint32_t position, size_t blocks_done) const;
 
-  // Of the rows in wanted_, as each thread of the team does it.
+  // The work of each thread of the team for the rows in wanted_.
   void RunHeads(int thread);
   void ReadStates(int thread);
   void RunBlock(int thread, size_t block);
@@ -58,8 +58,9 @@ class MedusaEngine final : public Engine {
   std::vector<float> ones_;             // [hidden]
   std::vector<ProductInputs> states_;   // [positions][rows, hidden]
   std::vector<RowBuffer> products_;     // Likewise.
-  ProductInputs all_states_;            // [positions * rows, hidden], where one output is for all.
-  std::vector<float*> logits_;          // Position after position, of each its rows.
+  // [positions * rows, hidden], if all positions share one output matrix.
+  ProductInputs all_states_;
+  std::vector<float*> logits_;  // Position by position, all rows of each.
 };
 
 absl::StatusOr<std::unique_ptr<Engine>> MedusaEngine::Create(const Model& model,
@@ -67,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Engine>> MedusaEngine::Create(const Model& model,
   std::unique_ptr<MedusaEngine> engine(new MedusaEngine);
   engine->config_ = model.config();
   engine->max_rows_ = options.max_rows;
-  // As many as a window of a few tokens for each of many sessions takes.
+  // Enough blocks for windows of a few tokens in many sessions.
   constexpr uint32_t kBlocks = 4096;
   engine->num_blocks_ = options.num_blocks != 0 ? options.num_blocks : kBlocks;
   if (engine->num_blocks_ > std::numeric_limits<SlotId>::max() / kBlockTokens) {
@@ -204,7 +205,7 @@ void MedusaEngine::MultiplyOutputs(int thread) {
     }
     return;
   }
-  // The big matrix is read once for all positions.
+  // The product reads the big matrix once for all positions.
   const uint32_t num_states = num_rows * num_positions();
   const Share share = MyShare(num_states, thread);
   for (uint32_t i = share.begin; i < share.end; ++i) {

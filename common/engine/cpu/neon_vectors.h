@@ -50,8 +50,8 @@ struct Neon {
   static TANDEM_INLINE Neon Fma(const Neon& a, const Neon& b, const Neon& c) {
     return ForParts([&](int i) { return vfmaq_f32(c.part[i], a.part[i], b.part[i]); });
   }
-  // a > b ? a : b, and a < b ? a : b: a NaN in `b` stays. The processor's own maximum differs when `a` is
-  // one.
+  // a > b ? a : b, and a < b ? a : b. A NaN in `b` stays. The processor's own maximum differs if `a` is a
+  // NaN.
   static TANDEM_INLINE Neon Max(const Neon& a, const Neon& b) {
     return ForParts([&](int i) { return vbslq_f32(vcgtq_f32(a.part[i], b.part[i]), a.part[i], b.part[i]); });
   }
@@ -64,7 +64,7 @@ struct Neon {
           vbicq_u32(vreinterpretq_u32_f32(x.part[i]), vcltq_f32(a.part[i], b.part[i])));
     });
   }
-  // 2^n for an integer n that stands in the low bits of x.
+  // 2^n for an integer n in the low bits of x.
   static TANDEM_INLINE Neon PowerOfTwo(const Neon& x) {
     return ForParts([&](int i) {
       const uint32x4_t shifted = vshlq_n_u32(vreinterpretq_u32_f32(x.part[i]), 23);

@@ -16,7 +16,7 @@ bool IsQuantized(const TensorView& part) {
   return part.dtype == TensorView::DType::kQuantized;
 }
 
-// Of numbers that a tile can be packed from as they lie in files.
+// The kind of the numbers, if tiles can be packed from them as they are in files.
 std::optional<PlainOutputs::Kind> KindOf(TensorView::DType dtype) {
   switch (dtype) {
     case TensorView::DType::kF32:
@@ -32,12 +32,12 @@ std::optional<PlainOutputs::Kind> KindOf(TensorView::DType dtype) {
   return std::nullopt;
 }
 
-// Has the system read a tensor from its file, if it is not in memory.
+// Asks the system to read a tensor from its file if it is not in memory.
 void Fetch(const TensorView& part) {
   IsQuantized(part) ? part.quantized->Fetch() : FetchMappedPages(part.data, part.num_bytes());
 }
 
-// Has the system and the processor fetch these bytes.
+// Asks the system and the processor to fetch these bytes.
 void Touch(const char* begin, size_t num_bytes) {
   constexpr size_t kLine = 64;
   for (size_t at = 0; at < num_bytes; at += kLine) {
@@ -65,7 +65,7 @@ WeightFormat PackedMatrix::FormatOf(absl::Span<const TensorView> parts) {
     return coding.is_coded ? CodedFormatOf(coding) : WeightFormat::kF32;
   }
   for (const TensorView& part : parts) {
-    // bfloat16 holds MXFP4's numbers as they are.
+    // bfloat16 holds MXFP4's numbers exactly.
     if (part.dtype != TensorView::DType::kBF16 && part.dtype != TensorView::DType::kMxFp4) {
       return WeightFormat::kF32;
     }
@@ -118,7 +118,7 @@ void PackedMatrix::PackTile(absl::Span<const TensorView> parts, uint32_t tile, S
 
 void PackedMatrix::PackEach(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const {
   for (const Piece& piece : pieces) {
-    // Codes of outputs that lie side by side are read together.
+    // The codes of neighbouring outputs are read together.
     const uint32_t most = IsQuantized(*piece.part) ? piece.count : 1;
     scratch->numbers.resize(size_t{most} * depth_);
     for (uint32_t done = 0; done < piece.count; done += most) {
@@ -138,8 +138,7 @@ void PackedMatrix::PackWhole(absl::Span<const Piece> pieces, Scratch* scratch, c
     in_place = in_place && piece.part->dtype == pieces.front().part->dtype &&
                (!piece.part->strides.has_value() || piece.part->strides->column_stride == 1);
   }
-  // Zeros, for outputs that are not there, and behind them, where they cannot be read as they lie, the
-  // numbers.
+  // Zeros for missing outputs, followed by the numbers if they cannot be read in place.
   scratch->numbers.assign(size_t{depth_} * (in_place ? 1 : 1 + kTileOutputs), 0.0f);
   PlainOutputs outputs;
   if (in_place) outputs.kind = *kind;
@@ -157,8 +156,8 @@ void PackedMatrix::PackWhole(absl::Span<const Piece> pieces, Scratch* scratch, c
                    : reinterpret_cast<const char*>(numbers + size_t{i} * depth_);
     }
   }
-  // Some columns at a time: the blocks that outputs are turned in take one cache line of each, which would
-  // come from as many pages of memory; read row by row beforehand, they come from the second level cache.
+  // Packs some columns at a time. The blocks that outputs are transposed in take one cache line of each
+  // output, from as many pages of memory. Reading row by row before brings them into the second-level cache.
   constexpr uint32_t kColumns = 1024;
   const size_t size = outputs.kind == PlainOutputs::Kind::kF32 ? sizeof(float) : sizeof(uint16_t);
   for (uint32_t begin = 0; begin < depth_; begin += kColumns) {

@@ -22,13 +22,13 @@ class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  // The format that holds all of `parts` and rounds nothing: bfloat16 if it holds all their numbers, integers
-  // where all are quantised and have a common Coding, else float32.
+  // The format that holds all of `parts` without rounding: bfloat16 if it holds all their numbers, integers
+  // if all are quantised and have a common Coding, otherwise float32.
   static WeightFormat FormatOf(absl::Span<const TensorView> parts);
 
-  // Stacks `parts`, each [outputs, depth] with one depth, on top of one another, in `format`: theirs, or
-  // integers of whatever numbers. They are read during the call only. ResourceExhausted without memory.
-  // `kernels` lives forever.
+  // Stacks `parts`, each [outputs, depth] with the same depth. `format` is theirs, or integers for any
+  // numbers. The parts are only read during the call. ResourceExhausted without memory. `kernels` lives
+  // forever.
   static absl::StatusOr<PackedMatrix> Pack(absl::Span<const TensorView> parts, WeightFormat format,
                                            const KernelTable& kernels, ThreadTeam* team);
 
@@ -37,35 +37,35 @@ class PackedMatrix {
   uint32_t num_tiles() const { return (num_outputs_ + kTileOutputs - 1) / kTileOutputs; }
   size_t num_bytes() const { return data_.num_bytes(); }
   WeightFormat format() const { return format_; }
-  // How its products are made; the inputs are to be prepared for it.
+  // The kernel of its products, for which inputs must be prepared.
   const ProductKernel& kernel() const { return *kernel_; }
 
-  // outputs[row][n] for the outputs of tiles `tiles.begin` to `tiles.end` and some rows of `inputs`, of which
-  // the first is a multiple of kRowAlignment where inputs are prepared; see ProductArgs.
+  // outputs[row][n] for the outputs of tiles `tiles.begin` to `tiles.end` and some rows of `inputs`. If
+  // inputs are prepared, the first row is a multiple of kRowAlignment (ProductArgs).
   void Multiply(Share tiles, const ProductInputs& inputs, Share rows, float* const* outputs) const;
-  // Likewise, the first `num_rows` rows.
+  // The same for the first `num_rows` rows.
   void Multiply(Share tiles, const ProductInputs& inputs, uint32_t num_rows, float* const* outputs) const {
     Multiply(tiles, inputs, Share{0, num_rows}, outputs);
   }
 
   // outputs[row][0 ..] for the outputs of these tiles, and inputs [num_rows, depth], rows `stride` floats
-  // apart. Of kF32 alone, whose inputs are read as they are.
+  // apart. Only for kF32, which takes unprepared inputs.
   void MultiplyFloats(Share tiles, const float* inputs, size_t stride, uint32_t num_rows,
                       float* const* outputs) const;
 
-  // The weights of one output, [depth]: a row of the matrix that was packed, rounded if to integers.
+  // The weights of one output, [depth]: a row of the packed matrix, with integers' rounding.
   void CopyOutput(uint32_t output, float* weights) const;
 
  private:
   const char* tile(uint32_t index) const { return data_.data<char>() + index * tile_bytes_; }
-  // Some outputs of a part, and where they stand in a tile.
+  // Some outputs of a part, and their place in a tile.
   struct Piece {
     const TensorView* part = nullptr;
     int64_t first = 0;
     uint32_t count = 0;
     uint32_t place = 0;
   };
-  // What a thread needs while it packs.
+  // A thread's memory while it packs.
   struct Scratch {
     std::optional<CodedRows> codes;
     std::vector<float> numbers;

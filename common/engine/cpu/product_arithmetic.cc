@@ -11,8 +11,8 @@
 namespace tandem {
 namespace {
 
-// More rows than one block of any kernel, a depth that is no multiple of what kernels take at a time, and
-// outputs that end within a tile.
+// More rows than one block of any kernel, a depth that is not a multiple of what kernels process at a time,
+// and outputs that end within a tile.
 constexpr uint32_t kRows = 19;
 constexpr uint32_t kDepth = 77;
 constexpr uint32_t kTiles = 3;
@@ -25,7 +25,7 @@ class Numbers {
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;
     return static_cast<uint32_t>(state_ >> 32);
   }
-  // Of either sign, with an exponent among `num_exponents` from 2^lowest on.
+  // A number of either sign, with one of `num_exponents` exponents from 2^lowest on.
   float Next(int lowest, uint32_t num_exponents) {
     const float mantissa = 1.0f + static_cast<float>(Bits() >> 9) * 0x1p-23f;
     const int exponent = lowest + static_cast<int>((Bits() >> 8) % num_exponents);
@@ -36,7 +36,7 @@ class Numbers {
   uint64_t state_ = 2026;
 };
 
-// Where products, and sums of them, leave the normal range or just do not.
+// Cases in which products, or sums of them, leave the normal range or just stay in it.
 float NextInput(uint32_t row, Numbers& numbers) {
   if (row % 4 == 1) return numbers.Next(-66, 6);
   if (row % 4 == 2) return numbers.Next(-130, 8);
@@ -65,7 +65,7 @@ Problem MakeProblem() {
   return problem;
 }
 
-// Room for `num_bytes`, for kernels that want whole cache lines.
+// `num_bytes` bytes, in whole cache lines as some kernels need.
 struct Lines {
   explicit Lines(uint64_t num_bytes) : lines(static_cast<size_t>(num_bytes / sizeof(Line) + 1)) {}
   char* data() { return lines.front().bytes; }

@@ -7,10 +7,10 @@
 
 namespace tandem {
 
-// Whether products of `kernels` with weights in bfloat16 have the bits of products of bfloat16 pairs
-// (kernel_table.h) on this machine, because the processor decides how an instruction adds its terms.
-// Multiplies numbers of every size, for which another rounding or order would give other bits, and compares;
-// takes some milliseconds. The machine must have the instructions.
+// Whether products of `kernels` with bfloat16 weights have the bits of products of bfloat16 pairs
+// (kernel_table.h) on this machine. The processor decides how an instruction adds its terms, so this
+// multiplies numbers of every size, for which another rounding or order would give other bits, and compares.
+// Takes some milliseconds. The machine must have the instructions.
 bool MultipliesBf16Pairs(const KernelTable& kernels);
 
 // Names what decides the bits of an engine's outputs in addition to model and weight type, to distinguish

@@ -23,7 +23,7 @@ TANDEM_INLINE void WithCount(uint32_t count, Body body) {
   }
 }
 
-// Tiles that go through all rows before the next ones do.
+// Tiles that all rows use before the next tiles.
 inline constexpr uint32_t kTileGroup = 4;
 
 // Some rows times some tiles.
@@ -34,10 +34,9 @@ struct ProductBlock {
   float* const* outputs = nullptr;  // Of the rows.
 };
 
-// Goes once through the weights: kTileGroup tiles at a time, which stay in the cache for all chunks of rows.
-// Calls body(Count<rows>(), Count<tiles>(), block): chunks are as equal as possible and have kMaxRows rows at
-// most, which go through Tiles::kAtOnce<rows> (4, 2 or 1) tiles at a time, and through the last ones one by
-// one.
+// Reads the weights once: kTileGroup tiles at a time, which stay in the cache for all chunks of rows. Calls
+// body(Count<rows>(), Count<tiles>(), block). Chunks are as equal as possible and have at most kMaxRows rows.
+// They go through Tiles::kAtOnce<rows> (4, 2 or 1) tiles at a time, and through the last tiles one by one.
 template <int kMaxRows, typename Tiles, typename Body>
 TANDEM_INLINE void ForProductBlocks(const ProductArgs& args, size_t tile_bytes, Body body) {
   const uint32_t num_chunks = (args.num_rows + kMaxRows - 1) / kMaxRows;

@@ -15,13 +15,13 @@ namespace tandem {
 class ProductInputs {
  public:
   ProductInputs() = default;
-  // Room for whatever products of `kernels` need.
+  // Allocates what the products of `kernels` need.
   static absl::StatusOr<ProductInputs> Allocate(const KernelTable& kernels, uint32_t max_rows,
                                                 uint32_t width);
 
   RowBuffer& floats() { return floats_; }
   const RowBuffer& floats() const { return floats_; }
-  // Rows as they are laid out for products of `kernel`, from `first_row` on: a multiple of kRowAlignment.
+  // Rows as prepared for products of `kernel`, from `first_row` on, a multiple of kRowAlignment.
   const void* prepared(const ProductKernel& kernel, uint32_t first_row = 0) const {
     const char* const all = prepared_.data<char>();
     return first_row == 0 || kernel.prepare == nullptr
@@ -29,8 +29,8 @@ class ProductInputs {
                : all + kernel.prepared_bytes(first_row, floats_.width());
   }
 
-  // Lays out some rows and columns for products of `kernel`; nothing to do for many kernels. Column ranges
-  // begin at multiples of kInputGroup. Threads may prepare different parts at the same time.
+  // Prepares some rows and columns for products of `kernel`; many kernels need nothing. Column ranges begin
+  // at multiples of kInputGroup. Threads may prepare different parts at the same time.
   void Prepare(const ProductKernel& kernel, Share rows, Share columns);
 
  private:

@@ -3,8 +3,8 @@
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/vector_templates.h"
 
-// Products with weights that are floats: one chain of fused multiply-adds over k ascending for each output.
-// See kernel_templates.h.
+// Products with float weights: one chain of fused multiply-adds over k ascending for each output. See
+// kernel_templates.h.
 
 namespace tandem {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 // How many lines ahead weights are prefetched.
 inline constexpr uint32_t kPrefetchLines = 16;
 
-// Weights as they lie in a packed matrix: one line holds a tile's outputs for one k. LoadPiece reads piece
+// Weights as stored in a packed matrix: one line holds a tile's outputs for one k. LoadPiece reads piece
 // `piece` of the line's two vectors.
 struct Bf16Weights {
   using Element = uint16_t;
@@ -44,7 +44,7 @@ TANDEM_INLINE void StorePiece(Piece sums, uint32_t lanes, uint32_t output, uint3
   }
 }
 
-// Loads what it stores; 0 for the others.
+// Loads the outputs that StorePiece stores; 0 for the others.
 template <typename Piece>
 TANDEM_INLINE Piece LoadPiece(uint32_t lanes, uint32_t output, uint32_t end_output, const float* outputs) {
   if (output + lanes <= end_output) return Piece::Load(outputs + output);
@@ -52,8 +52,8 @@ TANDEM_INLINE Piece LoadPiece(uint32_t lanes, uint32_t output, uint32_t end_outp
   return Piece::Broadcast(0.0f);
 }
 
-// `kTiles` tiles, of their vectors the pieces from `first_piece` on to the number of kPieces, times `kRows`
-// rows: all sums in registers, from 0 or, kIsOnto, from what stands in the outputs.
+// `kRows` rows times pieces `first_piece` to `first_piece` + kPieces - 1 of the vectors of `kTiles` tiles.
+// All sums are in registers. They begin with 0 or, if kIsOnto, with the values of the outputs.
 template <typename V, typename Weights, bool kIsOnto, int kRows, int kTiles, int kPieces>
 TANDEM_INLINE void MultiplyTiles(const typename Weights::Element* tiles, int first_piece,
                                  const ProductArgs& args, const float* inputs, float* const* outputs,
@@ -85,15 +85,15 @@ TANDEM_INLINE void MultiplyTiles(const typename Weights::Element* tiles, int fir
   const uint32_t depth = args.depth;
   const size_t tile_size = size_t{depth} * kTileOutputs;
   const Element* line = tiles;
-  // Twice at a time takes the loop's own instructions out of the multipliers' way.
+  // Two rounds at a time leave fewer loop instructions between the multiplications.
 #pragma GCC unroll 2
   for (uint32_t k = 0; k < depth; ++k, line += kTileOutputs) {
-    // Behind the end of its tile a stream goes on kTiles further.
+    // After the end of its tile, a stream continues kTiles tiles further.
     const size_t jump = k + kPrefetchLines < depth ? 0 : (kTiles - 1) * tile_size;
 #pragma GCC unroll 4
     for (int tile = 0; tile < kTiles; ++tile) {
       const Element* tile_line = line + tile * tile_size;
-      // The weights come from beyond the nearest caches, one line after another: ask for them in time.
+      // The weights come from beyond the nearest caches, one line after another, so they are prefetched.
       __builtin_prefetch(tile_line + kPrefetchLines * kTileOutputs + jump);
 #pragma GCC unroll 4
       for (int piece = 0; piece < kPieces; ++piece) {
@@ -106,8 +106,7 @@ TANDEM_INLINE void MultiplyTiles(const typename Weights::Element* tiles, int fir
           sums[row][tile][piece][0] = Piece::Fma(input, low, sums[row][tile][piece][0]);
           sums[row][tile][piece][1] = Piece::Fma(input, high, sums[row][tile][piece][1]);
         }
-        // Inputs are loaded again for the next piece rather than kept, which would push sums out of
-        // registers.
+        // Loads inputs again for the next piece: keeping them would push sums out of registers.
         if constexpr (kPieces > 1) asm volatile("" ::: "memory");
       }
     }
@@ -126,8 +125,8 @@ TANDEM_INLINE void MultiplyTiles(const typename Weights::Element* tiles, int fir
   }
 }
 
-// As much of a tile, or as many tiles at a time, as leave the sums in registers: with few rows, many tiles
-// keep the multipliers busy; many rows leave room for a piece of a tile.
+// Chooses how much of a tile, or how many tiles at a time, leave all sums in registers. With few rows, many
+// tiles keep the multipliers busy; with many rows, there is room for a piece of a tile.
 template <typename V, typename Weights, bool kIsOnto, int kRows>
 void MultiplyRows(const typename Weights::Element* tiles, uint32_t num_tiles, const ProductArgs& args,
                   const float* inputs, float* const* outputs, uint32_t first_output) {
@@ -162,7 +161,7 @@ TANDEM_INLINE void DispatchRows(int num_rows, const typename Weights::Element* t
   }
 }
 
-// Goes once through the weights: a few tiles at a time, which stay in the cache for all chunks of rows.
+// Reads the weights once: a few tiles at a time, which stay in the cache for all chunks of rows.
 template <typename V, typename Weights, bool kIsOnto>
 TANDEM_INLINE void MultiplyFloats(const ProductArgs& args) {
   constexpr uint32_t kGroup = 4;

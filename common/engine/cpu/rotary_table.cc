@@ -20,13 +20,12 @@ double Llama3Frequency(const RopeScaling& scaling, double frequency) {
   return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
 }
 
-// The place among frequencies, counted in halves of `dim`, of the one that turns so often in the original
-// context.
+// The index, in halves of `dim`, of the frequency that makes `turns` turns in the original context.
 double PlaceOfTurns(const RopeScaling& scaling, double turns, double theta, int32_t dim) {
   return dim * std::log(scaling.original_context / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
 
-// Peng et al., YaRN, 2023, equations 17 to 23, with the ramp over places as their code has it.
+// Peng et al., YaRN, 2023, equations 17 to 23. The ramp runs over indices, as in the authors' code.
 double YarnFrequency(const RopeScaling& scaling, double theta, int32_t dim, uint32_t place,
                      double frequency) {
   double low = PlaceOfTurns(scaling, scaling.beta_fast, theta, dim);
@@ -44,7 +43,7 @@ double YarnFrequency(const RopeScaling& scaling, double theta, int32_t dim, uint
 
 std::vector<double> Frequencies(double theta, const RopeScaling& scaling, int32_t dim) {
   if (scaling.kind == RopeScaling::Kind::kDynamic && dim > 2) {
-    // Of a text of original_context * factor tokens.
+    // For a text of original_context * factor tokens.
     const double stretch = scaling.factor * scaling.factor - scaling.factor + 1;
     theta *= std::pow(stretch, dim / (dim - 2.0));
   }
@@ -106,7 +105,7 @@ absl::Span<const float> RotaryTable::values() const {
 }
 
 void RotaryTable::Rotate(uint32_t position, float* head) const {
-  // Nothing overlaps, so that the compiler may take several elements at a time.
+  // Nothing overlaps, so the compiler may process several elements at a time.
   const float* __restrict cosines = data_.data<float>() + size_t{position} * 2 * half_;
   const float* __restrict sines = cosines + half_;
   if (adjacent_) {

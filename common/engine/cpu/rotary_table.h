@@ -17,11 +17,11 @@ class RotaryTable {
   RotaryTable() = default;
   // ResourceExhausted without memory.
   static absl::StatusOr<RotaryTable> Build(const ModelConfig& config, uint32_t num_positions);
-  // Of layers that turn by block.local_rope_theta.
+  // For layers that use block.local_rope_theta.
   static absl::StatusOr<RotaryTable> BuildLocal(const ModelConfig& config, uint32_t num_positions);
 
   // Rotates the first rotary_dim numbers of one head in place. Element i pairs with i + rotary_dim / 2, as in
-  // most Hugging Face models, or, rotary_pairs_adjacent, 2i with 2i + 1.
+  // most Hugging Face models. With rotary_pairs_adjacent, 2i pairs with 2i + 1.
   void Rotate(uint32_t position, float* head) const;
 
   // [num_positions][cosines, sines][rotary_dim / 2]

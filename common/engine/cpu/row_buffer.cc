@@ -8,8 +8,8 @@ absl::StatusOr<RowBuffer> RowBuffer::Allocate(uint32_t max_rows, uint32_t width)
   constexpr size_t kLine = 16;
   RowBuffer buffer;
   buffer.width_ = width;
-  // Whole cache lines, an odd number of them: with rows a power of two apart, the rows of one product would
-  // all compete for the same few sets of the cache.
+  // Rounds up to whole cache lines, an odd number of them. If rows were a power of two apart, all rows of a
+  // product would compete for the same few sets of the cache.
   buffer.stride_ = ((width + kLine - 1) / kLine | 1) * kLine;
   TANDEM_ASSIGN_OR_RETURN(buffer.data_,
                           AlignedBuffer::Allocate(buffer.stride_ * max_rows, sizeof(float), "activations"));

@@ -26,17 +26,17 @@ void Pause() {
 #endif
 }
 
-// How long a thread looks before it sleeps: the next piece of work usually comes within that.
+// How long a thread spins before it sleeps: the next work usually comes within that time.
 constexpr std::chrono::microseconds kLooking(20);
 constexpr int kPausesBetweenClocks = 32;
-// After so many waits in a row in which looking did not help, only one in some looks: on busy cores the
-// others may be waiting for this very processor.
+// After this many waits in a row in which spinning did not help, a thread spins only in one of some waits: on
+// busy cores, the others may be waiting for this very processor.
 constexpr uint32_t kVainLooks = 3;
 constexpr uint32_t kWaitsPerLook = 16;
 
-// The kernel's wait queue of a word. std::atomic's own wait offers the processor to others first
-// (sched_yield): to a thread that computes, that is a whole time slice of milliseconds, at every barrier,
-// whereas one that has slept runs again soon after it was woken.
+// The kernel's wait queue of a word. std::atomic's own wait first offers the processor to others
+// (sched_yield). A thread that computes then loses a whole time slice of milliseconds at every barrier,
+// whereas a thread that has slept runs again soon after it is woken.
 void SleepWhile(std::atomic<uint32_t>& word, uint32_t old) {
   static_assert(sizeof(word) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, old, nullptr, nullptr, 0);
@@ -50,8 +50,8 @@ void WakeAll(std::atomic<uint32_t>& word) {
 
 void ThreadTeam::Count::Advance() {
   value_.fetch_add(1, std::memory_order_seq_cst);
-  // Either this sees the sleeper, or the sleeper sees the new value: the kernel compares again before it lets
-  // it sleep.
+  // Either this thread sees the sleeper, or the sleeper sees the new value: the kernel compares again before
+  // it lets the thread sleep.
   if (num_sleepers_.load(std::memory_order_seq_cst) > 0) WakeAll(value_);
 }
 
@@ -68,7 +68,7 @@ bool ThreadTeam::Count::LookAfter(uint32_t old) const {
 
 void ThreadTeam::Count::AwaitAfter(uint32_t old) {
   if (value_.load(std::memory_order_acquire) != old) return;
-  // Several threads may count at once: one more or less does not matter.
+  // Several threads may count at once: an error of one does not matter.
   const uint32_t vain = num_vain_.load(std::memory_order_relaxed);
   const bool look = vain < kVainLooks || vain % kWaitsPerLook == 0;
   if (look && LookAfter(old)) {
@@ -138,7 +138,8 @@ void ThreadTeam::Work(int thread) {
 }
 
 void ThreadTeam::WaitForAll() {
-  // Read before arriving: nobody can finish this barrier without us, so the count is still this barrier's.
+  // Read before arriving. This barrier cannot complete without this thread, so the count is still this
+  // barrier's.
   const uint32_t barrier = num_barriers_.value();
   if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads_) {
     num_arrived_.store(0, std::memory_order_relaxed);

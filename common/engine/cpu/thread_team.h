@@ -26,10 +26,10 @@ namespace tandem {
 // barriers.
 class ThreadTeam {
  public:
-  // Thread i is pinned to `cpus`[i] (cpu_list.h), the caller for the time of Run, so that threads it starts
-  // do not inherit that; none are when `cpus` is empty. InvalidArgument unless 1 <= num_threads <= 1024,
-  // there is a CPU for each thread or for none, and the system lets them run there; ResourceExhausted when it
-  // gives no thread.
+  // Thread i is pinned to `cpus`[i] (cpu_list.h), and the caller only during Run, so that threads it starts
+  // do not inherit the pinning. With empty `cpus` no thread is pinned. InvalidArgument unless 1 <=
+  // num_threads <= 1024, there is a CPU for each thread or for none, and the system lets them run there;
+  // ResourceExhausted if the system creates no thread.
   static absl::StatusOr<std::unique_ptr<ThreadTeam>> Create(int num_threads,
                                                             const std::vector<int>& cpus = {});
   ~ThreadTeam();
@@ -47,7 +47,7 @@ class ThreadTeam {
   }
 
  private:
-  // Counts up, and lets threads wait for that. What was written before Advance is seen after AwaitAfter.
+  // A counter on which threads can wait. Writes before Advance are visible after AwaitAfter.
   class Count {
    public:
     uint32_t value() const { return value_.load(std::memory_order_relaxed); }
@@ -56,12 +56,12 @@ class ThreadTeam {
     void AwaitAfter(uint32_t old);
 
    private:
-    // Whether it came to differ within some microseconds.
+    // Spins. Returns whether the value came to differ within some microseconds.
     bool LookAfter(uint32_t old) const;
 
     std::atomic<uint32_t> value_{0};
     std::atomic<uint32_t> num_sleepers_{0};
-    std::atomic<uint32_t> num_vain_{0};  // Waits since looking last helped.
+    std::atomic<uint32_t> num_vain_{0};  // Waits since spinning last helped.
   };
 
   ThreadTeam(int num_threads, const std::vector<int>& cpus);
@@ -71,7 +71,7 @@ class ThreadTeam {
 
   const int num_threads_;
   const std::vector<int> cpus_;
-  // Each on a cache line of its own: the first is written once per run, the others at every barrier.
+  // Each is on its own cache line: the first is written once per run, the others at every barrier.
   alignas(64) Count num_runs_;
   alignas(64) std::atomic<int> num_arrived_{0};
   alignas(64) Count num_barriers_;

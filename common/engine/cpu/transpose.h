@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <cstring>
 
-// Small blocks of numbers, turned by what every processor has: weights lie in files as rows of outputs, and
-// in tiles as lines of inputs.
+// Transposes small blocks of numbers with instructions that every processor has: files store weights as rows
+// of outputs, tiles store them as lines of inputs.
 
 namespace tandem {
 
-// lines[j][i] = rows[i][j] of 16 rows and 16 lines of words. Rows are `row_stride` words apart, lines
+// lines[j][i] = rows[i][j], for 16 rows and 16 lines of words. Rows are `row_stride` words apart, lines
 // `line_stride` words.
 inline void TransposeWords(const uint32_t* rows, size_t row_stride, uint32_t* lines, size_t line_stride) {
   typedef uint32_t Vector __attribute__((vector_size(16)));
@@ -30,13 +30,13 @@ inline void TransposeWords(const uint32_t* rows, size_t row_stride, uint32_t* li
   }
 }
 
-// The same of 16 rows and 16 lines of bytes.
+// The same for 16 rows and 16 lines of bytes.
 inline void TransposeBytes(const uint8_t* rows, size_t row_stride, uint8_t* lines, size_t line_stride) {
   typedef uint8_t Vector __attribute__((vector_size(16)));
   Vector block[16];
   for (size_t i = 0; i < 16; ++i) std::memcpy(&block[i], rows + i * row_stride, 16);
-  // Each stage moves the highest bit of a byte's row to the lowest of its column, and that one's highest to
-  // the lowest of its row.
+  // Each stage moves the highest bit of a byte's row number to the lowest bit of its column number, and the
+  // column's highest bit to the row's lowest.
   for (int stage = 0; stage < 4; ++stage) {
     Vector next[16];
     for (size_t i = 0; i < 8; ++i) {

@@ -2,14 +2,14 @@
 
 #include "common/engine/cpu/kernel_table.h"
 
-// What the kernels share: pieces of vectors, sums over lanes, the exponential. See kernel_templates.h.
+// Functions that kernels share: partial vectors, sums over lanes, the exponential. See kernel_templates.h.
 
 #define TANDEM_INLINE inline __attribute__((always_inline))
 
 namespace tandem {
 namespace {
 
-// Reads the first `count` (< kLanes) floats, the rest being 0.
+// Reads the first `count` (< kLanes) floats; the rest are 0.
 template <typename V>
 TANDEM_INLINE V LoadFirst(const float* from, size_t count) {
   alignas(64) float lanes[kLanes] = {};
@@ -24,7 +24,7 @@ TANDEM_INLINE void StoreFirst(V value, size_t count, float* to) {
   for (size_t i = 0; i < count; ++i) to[i] = lanes[i];
 }
 
-// Adds the lanes in halves: 16 -> 8 -> 4 -> 2 -> 1. V may have a way of its own.
+// Adds the lanes in halves: 16 -> 8 -> 4 -> 2 -> 1. V may have its own implementation.
 template <typename V>
 TANDEM_INLINE float SumLanes(V value) {
   if constexpr (requires { V::SumLanes(value); }) return V::SumLanes(value);
@@ -42,7 +42,7 @@ TANDEM_INLINE float SumLanes(V value) {
 template <typename V>
 TANDEM_INLINE V Exponential(V x) {
   constexpr float kSmallest = -87.33654f;  // ln(2^-126), rounded towards 0.
-  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits of the sum.
+  // Adding 1.5 * 2^23 rounds to an integer, in the low bits of the sum.
   const V magic = V::Broadcast(12582912.0f);
   const V clamped = V::Min(V::Broadcast(88.0f), V::Max(V::Broadcast(kSmallest), x));
   const V shifted = V::Fma(clamped, V::Broadcast(1.44269504088896341f), magic);

@@ -6,7 +6,7 @@
 #include "common/engine/cpu/transpose.h"
 #include "common/model/tensor_convert.h"
 
-// Compiled so that the loops over blocks are vectorised, with what every processor has.
+// The loops over blocks are compiled to vector instructions that every processor has.
 
 namespace tandem {
 namespace {
@@ -19,24 +19,24 @@ float FromUpperHalf(uint16_t half) {
   return std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
 }
 
-// Of output `output` in a line of bfloat16 pairs.
+// The place of output `output` in a line of bfloat16 pairs.
 uint32_t PairedIndex(uint32_t output) {
   return output < kLanes ? 2 * output : 2 * (output - kLanes) + 1;
 }
 
-// Of weight (output, k) in AMX tiles.
+// The place of weight (output, k) in AMX tiles.
 size_t AmxIndex(uint32_t output, uint32_t k) {
   constexpr size_t kTileElements = 512;
   const size_t tile = size_t{k / 32} * 2 + output / 16;
   return tile * kTileElements + size_t{k % 32 / 2} * 32 + output % 16 * 2 + k % 2;
 }
 
-// Of weight (output, k) in quads.
+// The place of weight (output, k) in quads.
 size_t QuadIndex(uint32_t output, uint32_t k) {
   return (size_t{k / 4} * kTileOutputs + output) * 4 + k % 4;
 }
 
-// Of weight (output, k) in chains.
+// The place of weight (output, k) in chains.
 size_t ChainIndex(uint32_t output, uint32_t k) {
   const uint32_t line = k / 4 * 2 + k % 2;
   return (size_t{line} * kTileOutputs + output) * 2 + (k % 4 < 2 ? 1 : 0);
@@ -109,7 +109,7 @@ void PackF32Tile(const PlainOutputs& weights, uint32_t begin, uint32_t end, void
 
 void PackBf16LinesTile(const PlainOutputs& weights, uint32_t begin, uint32_t end, void* tile) {
   HalfBlock block;
-  // What stands side by side in a line, as words.
+  // Neighbours in a line, as words.
   alignas(64) uint32_t pairs[kLanes][kPackedInputs];
   for (uint32_t k = begin; k < end; k += kPackedInputs) {
     ReadHalves(weights, k, &block);

@@ -10,12 +10,13 @@
 namespace tandem {
 namespace {
 
-// Groups of nothing greater are zeros: below it, scales and their inverses would leave float's range.
+// If no magnitude is greater than this, the group becomes zeros: scales and their inverses would leave
+// float's range.
 constexpr float kSmallest = 0x1p-100f;
 // Adding it rounds to an integer, ties to even.
 constexpr float kRounder = 12582912.0f;
 
-// Of magnitudes; what is not a number is greater than all others.
+// The greatest magnitude; a NaN is greater than all numbers.
 float Greatest(const float* weights) {
   uint32_t greatest = 0;
   for (uint32_t k = 0; k < kInputGroup; ++k) {
@@ -24,7 +25,7 @@ float Greatest(const float* weights) {
   return std::bit_cast<float>(greatest);
 }
 
-// The next number up that bfloat16 holds.
+// The next greater number that bfloat16 holds.
 float RoundUp(float scale) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(scale) + 0xffffu) & 0xffff0000u);
 }
@@ -36,7 +37,7 @@ float Whole(float weight, float inverse_scale, float limit) {
 }
 
 float SquaredError(const float* weights, float scale, float limit) {
-  // Partial sums that need not wait for one another.
+  // Partial sums, which do not wait for one another.
   constexpr uint32_t kSums = 8;
   float sums[kSums] = {};
   const float inverse = 1.0f / scale;
@@ -62,7 +63,7 @@ QuantizedGroup Quantize(const float* weights, float scale, float limit) {
   return group;
 }
 
-// Of a group whose weights are all 0, or not all finite.
+// The result for a group whose weights are all 0, or not all finite.
 QuantizedGroup WithoutIntegers(float greatest) {
   QuantizedGroup group;
   if (greatest >= kSmallest || greatest != greatest) group.scale = std::numeric_limits<float>::quiet_NaN();

@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-// How far below the best a token may be, see TokenGaps::KeepMinP.
+// The largest distance of a logit below the best one that min-p allows (TokenGaps::KeepMinP).
 float MostGap(float min_p) {
   if (min_p == 0.0f) return std::numeric_limits<float>::infinity();
   const double limit = 0.0 - NaturalLog(min_p);
@@ -31,7 +31,7 @@ ChoiceWriter::Pairs ChoiceWriter::WriteCounts(absl::Span<const TokenCount> count
 }
 
 ChoiceWriter::Pairs ChoiceWriter::WriteBiases(const SamplingParameters& sampling) {
-  // A token's biases, should it have several, are added in the order in which they are given.
+  // If a token has several biases, they are added in the order given.
   std::vector<std::pair<TokenId, float>> sorted = sampling.logit_bias;
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -21,7 +21,7 @@ class ChoiceWriter {
   uint32_t Write(const SeededChoice& choice);
 
  private:
-  // The position and number of pairs.
+  // The position and the number of some pairs.
   struct Pairs {
     uint32_t at = 0;
     uint32_t size = 0;

@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CreateCudaEngine(const Model& model,
                                                              const CudaDeviceOptions& device,
                                                              const CudaEngine::Options& options);
 
-// The same of a draft model of any kind: Medusa heads have an engine of their own.
+// The same for a draft model of any kind. Medusa heads have an engine of their own.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaDrafter(const Model& model, const CudaDeviceOptions& device,
                                                           const CudaEngine::Options& options);
 

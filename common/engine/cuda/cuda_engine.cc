@@ -17,7 +17,7 @@ constexpr uint32_t kStep = 1;
 constexpr uint32_t kCopies = 2;
 constexpr uint32_t kStop = 3;
 
-// Copies sent at once.
+// The most copies in one command.
 constexpr uint32_t kMostCopies = 8192;
 
 }  // namespace
@@ -44,7 +44,7 @@ class CudaEngine::Use {
 
 namespace {
 
-// What of a description this engine does not execute is refused by name.
+// Refuses, by name, the parts of a description that this engine does not execute.
 absl::Status CheckBlock(const Model& model, const TensorParallel& parallel) {
   const ModelConfig& config = model.config();
   const BlockDescription& block = config.block;
@@ -92,7 +92,7 @@ absl::StatusOr<uint32_t> CudaEngine::GraphFor(const Bucket& bucket) {
   if (known != graphs_.end()) return known->second;
   TANDEM_RETURN_IF_ERROR(ops_->BeginCapture());
   const absl::Status status = Compute(bucket);
-  // A capture that was begun has to be ended.
+  // Once begun, a capture must be ended, also after an error.
   const absl::StatusOr<uint32_t> graph = ops_->EndCapture();
   TANDEM_RETURN_IF_ERROR(status);
   TANDEM_RETURN_IF_ERROR(graph.status());
@@ -119,7 +119,7 @@ absl::Status CudaEngine::EnsureWordCapacity(uint64_t num_words) {
         absl::StrCat("a step of ", num_words, " words; there is room for 2^32"));
   }
   ForgetGraphs();
-  // All or none: their sizes go together.
+  // All buffers grow or none does, because their sizes must agree.
   TANDEM_ASSIGN_OR_RETURN(const auto device, ops_->Allocate<uint32_t>(capacity, "steps"));
   std::array<uint32_t*, 2> staged = {};
   for (uint32_t*& words : staged) {
@@ -180,12 +180,12 @@ absl::Status CudaEngine::Start(absl::Span<const StepRow> rows) {
   if (parallel_.rank != 0) return absl::FailedPreconditionError("a step on a rank that follows rank 0");
   TANDEM_RETURN_IF_ERROR(validator_->CheckRows(rows));
   if (!rows.empty()) {
-    // On every rank: some may hold fewer of the heads that share keys than this one.
+    // The same on every rank: another rank may hold more of the heads that share keys than this one.
     const uint32_t most_heads = std::min(shard_.head_map.heads_per_kv, kMaxQueriesPerItem);
     WriteStepWords(
         rows,
         {.max_rows = options_.max_rows,
-         // Where layers differ, each knows its own.
+         // If layers differ, each layer's kernel has its own window.
          .sliding_window =
              config_.block.layers.empty() ? static_cast<uint32_t>(config_.sliding_window.value_or(0)) : 0,
          .rows_per_item = std::min(kMaxQueriesPerItem / most_heads, StepWords::kMaxItemRows),
@@ -232,7 +232,7 @@ uint32_t CudaEngine::NumLogits(const StepSize& size, uint32_t first) {
 
 absl::Status CudaEngine::BeginStep(const StepSize& size) {
   TANDEM_RETURN_IF_ERROR(ReplayOrCompute(FirstBucket(size)));
-  // Hidden states are those of rank 0 on every rank.
+  // Every rank has the same hidden states, so rank 0's are used.
   if (parallel_.rank == 0 && size.states > 0) {
     const uint64_t state_bytes = static_cast<uint64_t>(config_.hidden_size) * sizeof(float);
     TANDEM_RETURN_IF_ERROR(ops_->Download(staged_features_, features_.data, size.states * state_bytes));
@@ -246,7 +246,7 @@ absl::Status CudaEngine::DownloadWanted(const StepSize& size, uint32_t first) {
     const uint64_t row_bytes = uint64_t{logit_width()} * sizeof(float);
     TANDEM_RETURN_IF_ERROR(ops_->Download(staged_logits_, logits_.data, num_logits * row_bytes));
   }
-  // All choices at once, with the last rows.
+  // The last download brings all choices at once.
   const bool is_last = size.wanted - first <= kRowTile;
   if (!is_last || size.logits == size.wanted) return absl::OkStatus();
   return ops_->Download(staged_chosen_, chosen_.data + size.logits,
@@ -255,7 +255,7 @@ absl::Status CudaEngine::DownloadWanted(const StepSize& size, uint32_t first) {
 
 absl::Status CudaEngine::EndStep(const StepSize& size, absl::Span<const StepRow> rows) {
   if (size.wanted == 0) {
-    // Without a wait, the time of such a step would be unknown.
+    // Without this wait, nobody could measure the step's time.
     TANDEM_RETURN_IF_ERROR(Wait());
     HandOutFeatures(rows);
     return absl::OkStatus();
@@ -289,7 +289,7 @@ void CudaEngine::HandOutLogits(const float* from, float* to) const {
   for (size_t i = 0; i < draft_tokens_.size(); ++i) to[draft_tokens_[i]] = from[i];
 }
 
-// In the order in which the step's words ask for them. Ranks that follow have no rows.
+// The order is that of the step's words. Ranks that follow rank 0 have no rows.
 void CudaEngine::HandOutFeatures(absl::Span<const StepRow> rows) const {
   const float* next = staged_features_;
   for (const StepRow& row : rows) {
@@ -424,7 +424,7 @@ absl::Status CudaEngine::Follow() {
 }
 
 CudaEngine::~CudaEngine() {
-  // Without words the engine never started, and neither did the others'.
+  // Without words, this engine never started, and the other ranks' engines did not either.
   if (is_alone() || parallel_.rank != 0 || device_words_.empty()) return;
   words_.assign(StepWords::kHeaderWords, 0);
   if (ops_->BindThread().ok() && SendWords(kStop).ok()) ops_->Synchronize().IgnoreError();

@@ -56,21 +56,22 @@ class RotaryTable;
 class CudaEngine final : public Engine {
  public:
   struct Options {
-    uint32_t num_blocks = 0;  // Of keys and values; 0: as many as `kv_bytes` hold, over all layers of a rank.
+    // The number of blocks. 0: as many as fit in `kv_bytes`, over all layers of a rank.
+    uint32_t num_blocks = 0;
     uint64_t kv_bytes = uint64_t{256} << 20;
     uint32_t max_rows = 512;
     WeightType weight_type = WeightType::kAsInFile;
     bool use_graphs = true;
-    // States per row for which room for features is allocated at the start, so that no step waits for more.
-    // At least one for draft heads.
+    // The room for features that is allocated at the start, in states per row, so that no step waits for an
+    // allocation. At least one for draft heads.
     uint32_t feature_states = 0;
     LoadProgress* progress = nullptr;  // Not owned, may be null.
   };
 
-  // The weights are copied: `model` need not live longer than this call. Errors: those of UploadWeights;
-  //  InvalidArgument for options out of range, for a model that the GPU's
-  // shared memory cannot hold the attention or the products of, for a draft head on several ranks, and for
-  // ranks that cannot share the model (MakeShard) or were not started alike (rank_settings.h).
+  // The weights are copied: `model` need not outlive this call. Errors: those of UploadWeights;
+  // InvalidArgument for options out of range, for a model whose attention or products do not fit in the GPU's
+  // shared memory, for a draft head on several ranks, for ranks that cannot share the model (MakeShard), and
+  // for ranks that were started with different settings (rank_settings.h).
   static absl::StatusOr<std::unique_ptr<CudaEngine>> Create(const Model& model, const Options& options,
                                                             std::unique_ptr<DeviceOps> ops);
   // Rank 0 tells the others to stop.
@@ -79,21 +80,22 @@ class CudaEngine final : public Engine {
   const ModelConfig& config() const override { return config_; }
   uint32_t num_blocks() const override { return num_blocks_; }
   uint32_t max_rows() const override { return options_.max_rows; }
-  // Drafters need guesses with their probabilities.
+  // Draft heads make no choices: drafters need guesses with their probabilities.
   bool chooses() const override { return !is_head(); }
   bool has_features() const override { return true; }
-  // FailedPrecondition on a rank other than 0.
+  // Returns FailedPrecondition on a rank other than 0.
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status Start(absl::Span<const StepRow> rows) override;
   absl::Status Finish() override;
   bool overlaps() const override { return true; }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
-  // Only on one GPU, and not for draft heads.
+  // Works only on one GPU, and not for draft heads.
   bool has_adapters() const override { return !is_head() && is_alone(); }
   absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override;
   absl::Status DropAdapter(AdapterId adapter) override;
 
-  // Experts whose weights the last step read, over all layers. Waits for the device; between steps.
+  // The number of experts whose weights the last step read, over all layers. Waits for the device. Call it
+  // between steps.
   absl::StatusOr<uint64_t> CountExpertsRead();
 
   // For ranks other than 0: repeats what rank 0 does, and returns when rank 0 ends.
@@ -102,17 +104,17 @@ class CudaEngine final : public Engine {
   DeviceOps& ops() { return *ops_; }
 
  private:
-  // The key of a captured graph: the numbers of rows of the step and of wanted rows, both rounded by BucketOf
-  // (at most 64 wanted rows: the first tile of logits), and everything else that depends on what rows
-  // request.
+  // The key of a captured graph: the step's number of rows and its number of wanted rows, both rounded by
+  // BucketOf (at most 64 wanted rows: the first tile of logits), and everything else that depends on what
+  // rows request.
   struct Bucket {
     uint32_t rows = 0;
     uint32_t wanted = 0;
-    bool has_features = false;  // Of rank 0,
-    // and whether some are of the stream after the last layer, which every rank must know.
+    bool has_features = false;  // Only on rank 0.
+    // Whether some features are of the stream after the last layer. Every rank must know this.
     bool has_final_features = false;
     bool has_adapters = false;  // Of some rows.
-    // Past the last layer's keys and values.
+    // Whether the step computes anything after the last layer's keys and values.
     bool reaches_end() const { return wanted > 0 || has_final_features; }
     friend auto operator<=>(const Bucket&, const Bucket&) = default;
   };
@@ -120,7 +122,7 @@ class CudaEngine final : public Engine {
   CudaEngine(const ModelConfig& config, const Options& options, std::unique_ptr<DeviceOps> ops)
       : config_(config), options_(options), ops_(std::move(ops)), adapters_(config_, ops_.get()) {}
 
-  // While a call is under way.
+  // Marks the engine as in use during a call.
   class Use;
 
   absl::Status Load(const Model& model);
@@ -132,53 +134,53 @@ class CudaEngine final : public Engine {
   absl::Status UploadRotation(const RotaryTable& table, DeviceSpan<float>* to);
   absl::Status CaptureCommonBuckets();
 
-  // The words of a step in device memory, on every rank.
+  // Copies a step's words to the device memory of every rank.
   absl::Status SendWords(uint32_t kind);
   absl::Status EnsureWordCapacity(uint64_t num_words);
-  // The most words of the state that a row of a draft head reads.
+  // The most words that the state of a draft head's row takes.
   uint64_t StateWords() const;
   absl::Status EnsureFeatureRoom(uint64_t num_states);
-  // Captured graphs contain their addresses.
+  // Drops the captured graphs, which contain addresses of these buffers.
   void ForgetGraphs();
   absl::Status Wait();
-  // The size of a step's requests, as in its words.
+  // What a step's rows request, in numbers, as in its words.
   struct StepSize {
     uint32_t rows = 0;
     uint32_t wanted = 0;
-    uint32_t logits = 0;  // The first so many of the wanted.
+    uint32_t logits = 0;  // The first of the wanted rows.
     uint32_t states = 0;  // Features of all rows.
     bool has_final_features = false;
     bool has_adapters = false;
   };
   static StepSize SizeOf(const uint32_t* words);
-  // What is captured of it, with its first 64 wanted rows.
+  // The bucket whose graph computes the step and its first 64 wanted rows.
   Bucket FirstBucket(const StepSize& size) const;
-  // Rows of logits among the 64 wanted ones from `first` on.
+  // The number of rows with logits among the 64 wanted rows from `first` on.
   static uint32_t NumLogits(const StepSize& size, uint32_t first);
-  // BeginStep queues the step, and the download for its first wanted rows. EndStep takes these results, and
-  // then queues and takes those of the other rows, 64 at a time.
+  // BeginStep queues the step and the download for its first wanted rows. EndStep returns these results, and
+  // then queues the other wanted rows, 64 at a time, and returns theirs.
   absl::Status BeginStep(const StepSize& size);
   absl::Status EndStep(const StepSize& size, absl::Span<const StepRow> rows);
   absl::Status DownloadWanted(const StepSize& size, uint32_t first);
-  // Copies the device's results, once they are there. For a head that drafts only some tokens, the logits of
-  // the others are minus infinity.
+  // Copies the device's results after they have arrived. If a head drafts only some tokens, the logits of the
+  // others are minus infinity.
   void HandOutLogits(const float* from, float* to) const;
   void HandOutFeatures(absl::Span<const StepRow> rows) const;
   absl::Status HandOutChoices(absl::Span<const StepRow> rows);
   absl::Status RunCopies(uint32_t num_copies);
 
-  // Puts the work of a step into the stream, or records it.
+  // Queues the work of a step in the stream, or records it while a capture runs.
   absl::Status Compute(const Bucket& bucket);
   absl::Status ComputeLayer(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeAttention(uint32_t layer, const Bucket& bucket);
-  // The start of a draft head's rows, up to the input of its layer's attention.
+  // The first part of a draft head, up to the input of its layer's attention.
   absl::Status BeginHead(const Bucket& bucket);
   absl::Status JoinInputs(const Bucket& bucket);
   absl::Status TakeFinalFeatures(const Bucket& bucket);
   // Logits of a tile of wanted rows, and the choices among them.
   absl::Status ComputeWanted(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
   absl::Status ComputeLogits(uint32_t first_wanted, uint32_t wanted_bucket, const Bucket& bucket);
-  // The stream, and the addends of the previous product: of every rank, with `bias`.
+  // The residual stream with the addends of the previous product, of every rank, and `bias`.
   Residual Stream(DeviceSpan<const float> bias, bool adds, const Bucket& bucket) const;
   // The same after a whole layer.
   Residual StreamAfter(const DeviceWeights::Layer& weights, const Bucket& bucket) const;
@@ -187,25 +189,26 @@ class CudaEngine final : public Engine {
   absl::Status NormInPlace(DeviceSpan<float> values, DeviceSpan<const float> addend, const DeviceNorm& norm,
                            const Bucket& bucket);
   absl::Status NormAllHeads(const DeviceWeights::Layer& weights, const Bucket& bucket);
-  // Parts of a layer: keys and values of its rows; the feed-forward part up to the product with `down`; and,
-  // for a parallel block, everything after attention.
+  // Parts of a layer. PrepareAttention computes its rows' keys and values. ComputeGate computes the
+  // feed-forward part up to the product with `down`. ComputeParallel computes everything after attention in a
+  // parallel block.
   absl::Status PrepareAttention(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeGate(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeParallel(uint32_t layer, const Bucket& bucket);
-  // A feed-forward part with experts, and its two halves: the choice of experts for each row, and their
+  // A feed-forward part with experts, and its two halves: choosing experts for each row, and computing their
   // outputs.
   absl::Status ComputeExperts(uint32_t layer, const Bucket& bucket);
   absl::Status ChooseExperts(uint32_t layer, const Bucket& bucket);
   absl::Status MultiplyExperts(const DeviceWeights::Experts& experts, const Bucket& bucket);
-  // Norms into normed_. Between layers, the argument gives how many layers the stream has passed, for rows
-  // that request these features; nullopt within a layer. `exact`: gets the values before rounding, or is
+  // Writes the norm to normed_. `num_layers`: between layers, how many layers the stream has passed, for rows
+  // that request these features; nullopt within a layer. `exact` gets the values before rounding, or is
   // empty.
   absl::Status Norm(const DeviceNorm& weights, const Residual& stream, std::optional<uint32_t> num_layers,
                     const Bucket& bucket, DeviceSpan<float> exact = {});
   absl::Status Embed(DeviceSpan<float> to, const Bucket& bucket);
-  // Where norms put features; empty for steps without features.
+  // The buffer into which norms write features; empty for steps without features.
   DeviceSpan<float> FeaturesOf(const Bucket& bucket) const;
-  // `num_rows`: of a bucket. Rows up to a multiple of kRowTile exist, and may be computed.
+  // `num_rows` is a bucket's. Rows up to a multiple of kRowTile exist, and may be computed.
   absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                         uint32_t num_rows);
   // Identifies a product of a layer, for adapters.
@@ -213,16 +216,16 @@ class CudaEngine final : public Engine {
     uint32_t layer = 0;
     uint32_t input = 0;  // kQueryKeyValueInput, ...
   };
-  // The product, and what the rows' adapters add to it.
+  // Computes the product and adds what the rows' adapters contribute.
   absl::Status MultiplyAdapted(const LayerProduct& product, const DeviceMatrix& matrix,
                                DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                                const Bucket& bucket);
-  // The adapters' table may have moved, or rows may be wider: updates the data for kernels.
+  // Updates the kernels' data after the adapters' table has moved or reduced rows have become wider.
   absl::Status FollowAdapters();
   GateLimits Limits() const;
-  // With several ranks, gathers the `size` addends of all.
+  // With several ranks, gathers the `size` addends of every rank.
   absl::Status GatherAddends(uint64_t size);
-  // The product and, with several ranks, those of all: what the next norm adds.
+  // Computes the product and, with several ranks, gathers those of all ranks, for the next norm to add up.
   absl::Status MultiplyAndGather(const LayerProduct& product, const DeviceMatrix& matrix,
                                  DeviceSpan<const Bf16> inputs, const Bucket& bucket);
   absl::Status ReplayOrCompute(const Bucket& bucket);
@@ -239,7 +242,7 @@ class CudaEngine final : public Engine {
     return is_head(HeadConfig::Kind::kEagle3) ? FloatStates::kOwn : FloatStates::kNone;
   }
   uint32_t num_layers() const { return static_cast<uint32_t>(config_.num_layers); }
-  // Logits of a row as the device computes them.
+  // The number of logits in a row, as the device computes them.
   uint32_t logit_width() const {
     return static_cast<uint32_t>(is_head() ? config_.head->draft_vocab_size : config_.vocab_size);
   }
@@ -251,21 +254,21 @@ class CudaEngine final : public Engine {
   Shard shard_;
   DeviceWeights weights_;
   DeviceAdapters adapters_;
-  // The values that graphs contain: the address of the table, and the width of reduced rows.
+  // Values that captured graphs contain: the address of the adapters' table, and the width of reduced rows.
   const void* adapter_table_ = nullptr;
   uint32_t adapter_width_ = 0;
   DeviceSpan<float> reduced_;  // [padded rows, adapter_width_]
   uint32_t num_blocks_ = 0;
   uint32_t max_context_ = 0;
-  uint32_t padded_rows_ = 0;  // max_rows in whole tiles of rows.
+  uint32_t padded_rows_ = 0;  // max_rows, rounded up to whole tiles.
   std::unique_ptr<StepValidator> validator_;
   std::map<Bucket, uint32_t> graphs_;
   std::atomic<bool> in_use_ = false;
 
   std::vector<uint32_t> words_;
-  // Of the host, pinned: one is filled while the device may still read the other.
+  // Pinned memory of the host. One buffer is filled while the device may still read the other.
   std::array<uint32_t*, 2> staged_words_ = {};
-  uint32_t num_sent_ = 0;  // Of staged words since the last wait.
+  uint32_t num_sent_ = 0;  // Staged words since the last wait.
   DeviceSpan<uint32_t> device_words_;
   StepWords step_;
   // Between Start and Finish.
@@ -274,34 +277,36 @@ class CudaEngine final : public Engine {
   absl::Span<const StepRow> started_rows_;
   float* staged_logits_ = nullptr;     // [kRowTile, logit_width()], pinned.
   uint32_t* staged_chosen_ = nullptr;  // [max_rows], pinned.
-  float* staged_features_ = nullptr;   // As many as features_, pinned.
+  float* staged_features_ = nullptr;   // Pinned, of the size of features_.
   TokenIds draft_tokens_;              // As in HeadWeights.
 
   DeviceSpan<Bf16> kv_;  // [2 * layers][blocks][KV heads][16][head_dim]: keys and values of layer 0, ...
-  DeviceSpan<float> rotations_;        // [max_context][cosines, sines][rotary_dim / 2], where there are any
-  DeviceSpan<float> local_rotations_;  // Likewise, of layers that turn by local_rope_theta.
+  // [max_context][cosines, sines][rotary_dim / 2], for models with rotary positions.
+  DeviceSpan<float> rotations_;
+  DeviceSpan<float> local_rotations_;  // The same for layers that use local_rope_theta.
   DeviceSpan<const float> slopes_;     // [heads], of ALiBi.
   DeviceSpan<float> hidden_;           // [max_rows, hidden]
   DeviceSpan<Bf16> normed_;            // [padded rows, hidden]
-  DeviceSpan<float> projected_;        // [padded rows, query, key and value width]
+  DeviceSpan<float> projected_;        // [padded rows, width of query, key and value]
   DeviceSpan<Bf16> attended_;          // [padded rows, query width]
   DeviceSpan<float> gate_up_;          // [padded rows, 2 * intermediate]
   DeviceSpan<Bf16> gated_;             // [padded rows, intermediate]
-  RoundedInputs rounded_;              // [padded rows, the deepest matrix]; none with weights in bfloat16.
-  DeviceSpan<float> addends_;          // [padded rows, hidden]: this rank's,
-  DeviceSpan<float> gathered_;         // and [ranks][rows of the bucket, hidden].
+  RoundedInputs rounded_;              // [padded rows, the deepest matrix]; none for bfloat16 weights.
+  DeviceSpan<float> addends_;          // [padded rows, hidden]: this rank's part.
+  DeviceSpan<float> gathered_;         // [ranks][rows of the bucket, hidden]: all ranks' parts.
   SplitParts parts_;                   // Of kAttendRows rows.
   DeviceSpan<Bf16> normed_wanted_;     // [kRowTile, hidden]
-  DeviceSpan<float> logit_part_;       // [kRowTile, the largest of the ranks' tokens]
-  DeviceSpan<float> logit_parts_;      // [ranks][kRowTile, as above]
+  DeviceSpan<float> logit_part_;       // [kRowTile, the most tokens of any rank]
+  DeviceSpan<float> logit_parts_;      // [ranks][kRowTile, the same]
   DeviceSpan<float> logits_;           // [kRowTile, logit_width()]
   DeviceSpan<uint32_t> vocab_begins_;  // [ranks + 1]
-  DeviceSpan<uint32_t> chosen_;        // [max_rows], by their place among the wanted.
+  DeviceSpan<uint32_t> chosen_;        // [max_rows], in the order of the wanted rows.
   DeviceSpan<float> features_;         // [states, hidden]
-  // Of experts, a step's rows and their choices: [padded rows, num_chosen] of these.
+  // Scratch memory for experts: for each row of a step, and for each of its choices ([padded rows,
+  // num_chosen]).
   struct ExpertScratch {
-    DeviceSpan<float> inputs;      // [padded rows, hidden], as the router reads them.
-    DeviceSpan<float> routed;      // [padded rows, what the router gives]
+    DeviceSpan<float> inputs;      // [padded rows, hidden], the router's inputs.
+    DeviceSpan<float> routed;      // [padded rows, the router's outputs]
     DeviceSpan<uint32_t> experts;  // Of choices.
     DeviceSpan<float> weights;     // Of choices.
     ExpertPlan plan;
@@ -315,10 +320,10 @@ class CudaEngine final : public Engine {
     return {static_cast<uint32_t>(experts.num_experts), static_cast<uint32_t>(experts.num_chosen)};
   }
   ExpertScratch experts_;
-  // Of a draft head alone.
+  // Only for draft heads.
   DeviceSpan<float> embedded_;         // [padded rows, hidden]
   DeviceSpan<Bf16> joined_;            // [padded rows, the projection's inputs]
-  DeviceSpan<Bf16> attention_inputs_;  // [padded rows, what query, key and value read]
+  DeviceSpan<Bf16> attention_inputs_;  // [padded rows, inputs of query, key and value]
 };
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// What a step consists of, launch by launch: put into the stream, or recorded once for all steps of a size.
+// The launches of one step. They are queued in the stream, or recorded once for all steps of a size.
 
 #include <algorithm>
 #include <cmath>
@@ -44,7 +44,7 @@ absl::Status CudaEngine::NormInPlace(DeviceSpan<float> values, DeviceSpan<const 
   return ops_->Launch(in_place, NormShape(bucket.rows, hidden));
 }
 
-// Queries and keys that are normed over all heads at once. There are no biases (CudaEngine::Create).
+// Norms queries and keys over all heads at once. They have no biases (CudaEngine::Create refuses them).
 absl::Status CudaEngine::NormAllHeads(const DeviceWeights::Layer& weights, const Bucket& bucket) {
   NormInPlaceKernel in_place;
   in_place.step = step_;
@@ -96,7 +96,7 @@ absl::Status CudaEngine::BeginHead(const Bucket& bucket) {
   const DeviceWeights::Head& weights = weights_.head;
   TANDEM_RETURN_IF_ERROR(Embed(embedded_, bucket));
   TANDEM_RETURN_IF_ERROR(JoinInputs(bucket));
-  // Also of rows that have nothing to project: which these are changes from step to step.
+  // This includes rows that have nothing to project, because a graph does not know which rows these are.
   TANDEM_RETURN_IF_ERROR(Multiply(weights.projection, joined_, addends_, bucket.rows));
   BeginHeadKernel begin;
   begin.step = step_;
@@ -135,7 +135,7 @@ Residual CudaEngine::Stream(DeviceSpan<const float> bias, bool adds, const Bucke
 }
 
 Residual CudaEngine::StreamAfter(const DeviceWeights::Layer& weights, const Bucket& bucket) const {
-  // With a norm over it, the bias is in what the norm made.
+  // If a norm follows, it has already added the bias.
   const bool is_normed = weights.mlp_output_norm.exists();
   Residual stream = Stream(is_normed ? DeviceSpan<const float>() : weights.down_bias, true, bucket);
   if (config_.block.parallel) {
@@ -198,8 +198,8 @@ absl::Status CudaEngine::MultiplyAndGather(const LayerProduct& product, const De
 
 absl::Status CudaEngine::GatherAddends(uint64_t size) {
   if (is_alone()) return absl::OkStatus();
-  // Not a sum over ranks: its order would change with a row's place in the message. The next norm adds them
-  // up.
+  // The ranks' addends are gathered, not summed: the order of a sum would change with a row's place in the
+  // message. The next norm adds them up.
   return ops_->AllGather(addends_.Part(0, size), gathered_.Part(0, parallel_.world_size * size));
 }
 
@@ -213,7 +213,7 @@ absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
   TANDEM_RETURN_IF_ERROR(MultiplyAdapted({layer, kQueryKeyValueInput}, weights.query_key_value,
                                          is_head() ? attention_inputs_ : normed_, projected_, bucket));
   TANDEM_RETURN_IF_ERROR(PrepareAttention(layer, bucket));
-  // From here on a row computes only its own logits and features: its keys and values are written.
+  // The row's keys and values are written. The rest is needed only for its own logits and features.
   if (!bucket.reaches_end() && layer + 1 == weights_.layers.size()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(ComputeAttention(layer, bucket));
   if (config_.block.parallel) return ComputeParallel(layer, bucket);
@@ -237,7 +237,7 @@ absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
   return NormInPlace(addends_, weights.down_bias, weights.mlp_output_norm, bucket);
 }
 
-// What attention and feed-forward part add lies side by side until the next norm.
+// The outputs of attention and of the feed-forward part stay side by side until the next norm adds both.
 absl::Status CudaEngine::ComputeParallel(uint32_t layer, const Bucket& bucket) {
   const DeviceWeights::Layer& weights = weights_.layers[layer];
   TANDEM_RETURN_IF_ERROR(Norm(weights.mlp_norm, Stream({}, false, bucket), std::nullopt, bucket));
@@ -253,7 +253,7 @@ GateLimits CudaEngine::Limits() const {
   return {.limit = gate.limit, .alpha = gate.alpha, .up_offset = gate.up_offset};
 }
 
-// Of a shared expert no adapter has a part: it fits none (CheckAdapterFits).
+// An adapter never has a part for a shared expert (CheckAdapterFits).
 absl::Status CudaEngine::ComputeGate(uint32_t layer, const Bucket& bucket) {
   const DeviceWeights::Layer& weights = weights_.layers[layer];
   TANDEM_RETURN_IF_ERROR(MultiplyAdapted({layer, kGateUpInput}, weights.gate_up, normed_, gate_up_, bucket));

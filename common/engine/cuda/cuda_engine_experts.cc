@@ -17,7 +17,7 @@ absl::Status CudaEngine::AllocateExpertScratch() {
   const auto hidden = static_cast<uint64_t>(config_.hidden_size);
   const uint64_t rows = padded_rows_;
   const uint64_t choices = rows * sizes.num_chosen;
-  // Blocks of threads along y.
+  // The limit for blocks of threads along y.
   constexpr uint64_t kMostItems = 65535;
   if (choices > std::numeric_limits<uint32_t>::max() || MostItems(padded_rows_, sizes) > kMostItems) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -36,7 +36,7 @@ absl::Status CudaEngine::AllocateExpertScratch() {
   TANDEM_ASSIGN_OR_RETURN(experts_.routed, ops_->Allocate<float>(rows * num_routed, what));
   TANDEM_ASSIGN_OR_RETURN(experts_.experts, ops_->Allocate<uint32_t>(choices, what));
   TANDEM_ASSIGN_OR_RETURN(experts_.weights, ops_->Allocate<float>(choices, what));
-  // A smaller bucket's items are smaller, and may be more.
+  // A smaller bucket has smaller items, and so may have more of them.
   uint64_t most_items = 0;
   for (uint32_t bucket = BucketOf(1); bucket <= padded_rows_; bucket = BucketOf(bucket + 1)) {
     most_items = std::max<uint64_t>(most_items, MostItems(bucket, sizes));

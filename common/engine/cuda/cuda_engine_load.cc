@@ -1,4 +1,4 @@
-// How an engine starts: what it keeps in device memory, and the graphs that it begins with.
+// How an engine starts: its buffers in device memory, and the graphs that it captures at the start.
 
 #include <algorithm>
 #include <memory>
@@ -14,12 +14,12 @@
 namespace tandem {
 namespace {
 
-// Inputs of products that share a scale, as MakeShard has them.
+// The number of inputs of a product that share a scale, as MakeShard expects it.
 uint32_t InputGroup(WeightType type) {
   return HasIntegerWeights(type) ? kInputGroup : 1;
 }
 
-// The KV heads of the rank that has most of them: all ranks have as many blocks.
+// The largest number of KV heads on any rank: all ranks have the same number of blocks.
 absl::StatusOr<uint32_t> MostKvHeads(const ModelConfig& config, uint32_t world_size) {
   uint32_t most = 0;
   for (uint32_t rank = 0; rank < world_size; ++rank) {
@@ -34,7 +34,7 @@ absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CudaEngine
   constexpr uint64_t kMostBlocks = UINT32_MAX / kBlockTokens;
   uint64_t num_blocks = options.num_blocks;
   if (num_blocks == 0) {
-    // Each factor is bounded by ModelConfig: no overflow.
+    // ModelConfig bounds each factor, so this cannot overflow.
     const uint64_t block_bytes = uint64_t{4} * static_cast<uint64_t>(config.num_layers) * kv_heads *
                                  kBlockTokens * static_cast<uint64_t>(config.head_dim);
     num_blocks = std::min(options.kv_bytes / block_bytes, kMostBlocks);
@@ -54,13 +54,14 @@ absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CudaEngine
 
 absl::Status CudaEngine::Load(const Model& model) {
   parallel_ = ops_->parallel();
-  // Before anything that a rank could refuse by itself: the others would wait for it.
+  // Ranks compare their settings before any check that one rank alone could fail: the others would wait for
+  // it.
   if (!is_alone()) {
     const RankSettings settings = {
         .model = ModelHash(model),
         .weight_type = options_.weight_type,
         .max_rows = options_.max_rows,
-        // One of the two says how many.
+        // Only one of the two is set.
         .kv_size = options_.num_blocks != 0 ? options_.num_blocks : options_.kv_bytes};
     TANDEM_RETURN_IF_ERROR(CompareRanks(settings, ops_.get()));
   }
@@ -119,7 +120,7 @@ absl::Status CudaEngine::AllocateScratch() {
   TANDEM_ASSIGN_OR_RETURN(normed_, ops_->Allocate<Bf16>(rows * hidden, what));
   TANDEM_ASSIGN_OR_RETURN(projected_, ops_->Allocate<float>(rows * (query + 2 * kv), what));
   TANDEM_ASSIGN_OR_RETURN(attended_, ops_->Allocate<Bf16>(rows * query, what));
-  // Of dense layers, or shared experts.
+  // The intermediate size of dense layers or of shared experts.
   const uint64_t middle = std::max(shard_.intermediate.size(), shard_.shared_intermediate.size());
   TANDEM_ASSIGN_OR_RETURN(gate_up_, ops_->Allocate<float>(rows * 2 * middle, what));
   TANDEM_ASSIGN_OR_RETURN(gated_, ops_->Allocate<Bf16>(rows * middle, what));
@@ -206,13 +207,13 @@ absl::Status CudaEngine::UploadRotation(const RotaryTable& table, DeviceSpan<flo
   return ops_->Synchronize();
 }
 
-// What decoding, drafting and verifying use; other sizes, such as a prompt's, are captured when they first
-// occur.
-// Everything runs once before that, on the empty step that the words stand for as yet: libraries load kernels
-// on first use, which a capture does not allow.
+// Captures graphs for the sizes of decoding, drafting and verifying. Other sizes, such as a prompt's, are
+// captured when they first occur. Before the first capture, everything runs once, on the empty step that the
+// words still describe: libraries load kernels on first use, and a capture does not allow that.
 absl::Status CudaEngine::CaptureCommonBuckets() {
   const bool has_features = !features_.empty();
-  // EAGLE-3 heads do not read what is behind a target's last layer, and all heads read what is behind theirs.
+  // EAGLE-3 heads do not read states after a target's last layer. All heads read their own states after their
+  // last layer.
   const auto bucket_of = [this](uint32_t rows, bool features) {
     return Bucket{BucketOf(rows), BucketOf(rows), features, features && is_head()};
   };
@@ -228,7 +229,7 @@ absl::Status CudaEngine::CaptureCommonBuckets() {
 
 uint64_t CudaEngine::StateWords() const {
   if (!is_head()) return 0;
-  // Of the target's, two to a word where they are bfloat16, or a state of its own.
+  // A row reads the target's states, two numbers to a word if they are bfloat16, or its own state.
   const uint64_t size = config_.head->state_size();
   return std::max(float_states() == FloatStates::kAll ? size : (size + 1) / 2,
                   static_cast<uint64_t>(config_.hidden_size));

@@ -105,7 +105,7 @@ absl::Status CudaMedusaEngine::RunHeads(absl::Span<const StepRow* const> rows) {
         ops_->Download(staged_logits_ + i * row_logits, logits_.data, row_logits * sizeof(float)));
   }
   if (shares_output) {
-    // The big matrix is read once for all positions.
+    // The product reads the big matrix once for all positions.
     const uint64_t all_rows = positions_.size() * num_rows;
     TANDEM_RETURN_IF_ERROR(MultiplyRows(positions_.front().output, all_inputs_, logits_,
                                         BucketOf(static_cast<uint32_t>(all_rows)), rounded_, ops_.get()));

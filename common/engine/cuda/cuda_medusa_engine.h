@@ -27,7 +27,7 @@ namespace tandem {
 // Thread rule: as for CudaEngine.
 class CudaMedusaEngine final : public Engine {
  public:
-  // Rows that go through the heads together; each takes room for the logits of all positions.
+  // The most rows that go through the heads together. Each needs room for the logits of all positions.
   static constexpr uint32_t kMostTogether = 16;
 
   // The weights are copied. The options for graphs and features have no effect; without `num_blocks`, there
@@ -65,14 +65,16 @@ class CudaMedusaEngine final : public Engine {
   std::vector<DevicePosition> positions_;
 
   float* staged_states_ = nullptr;  // [kMostTogether, hidden], pinned.
-  float* staged_logits_ = nullptr;  // [positions][kMostTogether, vocab], pinned; fewer rows stand closer.
-  DeviceSpan<float> read_;          // [kRowTile, hidden]
-  DeviceSpan<float> states_;        // Likewise, of the position at hand, as are the next two.
+  // [positions][kMostTogether, vocab], pinned; fewer rows are packed more closely.
+  float* staged_logits_ = nullptr;
+  DeviceSpan<float> read_;    // [kRowTile, hidden]
+  DeviceSpan<float> states_;  // The same for the current position, as are the next two.
   DeviceSpan<float> products_;
   DeviceSpan<Bf16> inputs_;
   RoundedInputs rounded_;
-  DeviceSpan<Bf16> all_inputs_;  // [positions * kMostTogether in tiles, hidden], where one output is for all.
-  DeviceSpan<float> logits_;     // [as many rows as a product of the output gives, vocab]
+  // [positions * kMostTogether in tiles, hidden], if all positions share one output matrix.
+  DeviceSpan<Bf16> all_inputs_;
+  DeviceSpan<float> logits_;  // [as many rows as a product of the output computes, vocab]
 };
 
 }  // namespace tandem

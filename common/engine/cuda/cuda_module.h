@@ -29,8 +29,8 @@ inline constexpr uint32_t kCudaModuleVersion = 7;
 inline constexpr char kCudaModuleFile[] = "tandem-cuda.so";
 inline constexpr char kCudaModuleEntry[] = "tandem_cuda_module";  // Of type CudaModuleEntry.
 
-// What both sides must agree on, whatever the version: the sizes of everything that crosses, the order of
-// kernels in DeviceOps, and the versions of absl and of the C++ library.
+// Everything besides the version that both sides must agree on: the sizes of all types that cross, the order
+// of kernels in DeviceOps, and the versions of absl and of the C++ library.
 constexpr uint64_t CudaModuleFingerprint() {
   uint64_t hash = 14695981039346656037u;  // FNV-1a, of whole words.
   const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };

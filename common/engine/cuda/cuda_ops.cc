@@ -22,7 +22,7 @@ class CudaOps final : public DeviceOps {
  public:
   static absl::StatusOr<std::unique_ptr<DeviceOps>> Open(const CudaDeviceOptions& options);
   ~CudaOps() override {
-    // Nothing may be under way in memory that is about to be freed.
+    // The device must have finished its work before its memory is freed.
     BindThread().IgnoreError();
     stream_.Synchronize().IgnoreError();
   }
@@ -32,7 +32,7 @@ class CudaOps final : public DeviceOps {
   uint32_t max_shared_bytes() const override { return max_shared_bytes_; }
   TensorParallel parallel() const override { return options_.parallel; }
   absl::Status BindThread() override {
-    // Also for the owner: what it did with another device may have left that current.
+    // The owner calls this too: if it used another device in between, that one may still be current.
     TANDEM_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(options_.index), "taking the device"));
     owner_ = std::this_thread::get_id();
     return absl::OkStatus();
@@ -126,7 +126,7 @@ class CudaOps final : public DeviceOps {
   std::thread::id owner_;
   CudaDevice device_;
   uint32_t max_shared_bytes_ = 0;
-  // The stream goes last, after what uses it.
+  // The stream is destroyed last, after everything that uses it.
   CudaStream stream_;
   CudaPool pool_;
   std::vector<CudaHostBuffer> host_buffers_;
@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<DeviceOps>> CudaOps::Open(const CudaDeviceOptions
       cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, options.index),
       "reading the size of shared memory"));
   ops->max_shared_bytes_ = static_cast<uint32_t>(shared_bytes);
-  // Fails when the binary has no code for this kind of GPU.
+  // Fails if the binary has no code for this kind of GPU.
   TANDEM_RETURN_IF_ERROR(
       CudaStatus(AllowSharedMemory(ops->max_shared_bytes_),
                  absl::StrCat("preparing kernels for ", ops->device_.name, ", compute capability ",

@@ -53,7 +53,8 @@ absl::StatusOr<CudaBuffer> CudaBuffer::Allocate(size_t bytes) {
   return CudaBuffer(data, bytes);
 }
 
-// An error of an earlier kernel would appear here again; its launch has already returned it.
+// cudaFree may return an earlier kernel's error again. It is ignored here: that kernel's launch has already
+// returned it.
 CudaBuffer::~CudaBuffer() {
   if (data_ != nullptr) cudaFree(data_);
 }

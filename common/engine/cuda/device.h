@@ -51,7 +51,7 @@ class CudaBuffer {
   void* data() const { return data_; }
   size_t size_bytes() const { return bytes_; }
 
-  // Between host memory and the first `bytes` of the buffer; OutOfRange when it is smaller.
+  // Copies between host memory and the first `bytes` of the buffer; OutOfRange if the buffer is smaller.
   absl::Status CopyFromHost(const void* source, size_t bytes);
   absl::Status CopyToHost(void* target, size_t bytes) const;
 

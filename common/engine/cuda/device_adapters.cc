@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kFewestPlaces = 8;
 
-// A pair, and where its outputs are among those of a product.
+// A pair, and the position of its outputs among those of a product.
 struct PlacedPair {
   const LoraPair* pair = nullptr;
   uint32_t first_output = 0;
@@ -38,8 +38,8 @@ std::vector<PlacedPair> PairsOf(const LoraLayer& layer, uint32_t input, const Mo
 
 }  // namespace
 
-// What is copied: an AdapterInput for each layer and input, then all matrices. Where these lie is counted
-// from the first of their numbers until the block is there.
+// What is copied to the device: an AdapterInput for each layer and input, then all matrices. Until the block
+// is allocated, pointers to matrices are offsets from the first of their numbers.
 struct DeviceAdapters::Layout {
   std::vector<AdapterInput> inputs;
   std::vector<float> floats;
@@ -59,11 +59,11 @@ struct DeviceAdapters::Layout {
         for (size_t j = 0; j < columns; ++j) to[j * rows + i] = row[j];
       }
     }
-    // Not a pointer yet.
+    // An offset, not a pointer yet.
     return {reinterpret_cast<const float*>(begin * sizeof(float)), rows * columns};
   }
 
-  // Rows of `a` behind one another: those of pairs that share one, which are next to one another, once.
+  // Appends the rows of every pair's `a`. Neighbouring pairs may share one `a`, which is then appended once.
   AdapterInput InputOf(absl::Span<const PlacedPair> pairs) {
     AdapterInput input;
     const void* last = nullptr;
@@ -133,7 +133,7 @@ absl::StatusOr<DeviceAdapters::Held> DeviceAdapters::Upload(const Layout& layout
   held.inputs = {static_cast<const AdapterInput*>(held.memory), inputs.size()};
   absl::Status status = ops_->Upload(held.memory, inputs.data(), input_bytes);
   if (status.ok()) status = ops_->Upload(floats, layout.floats.data(), float_bytes);
-  // What is uploaded has to stay until then.
+  // The data being uploaded must not change or move until then.
   const absl::Status waited = ops_->Synchronize();
   if (status.ok()) status = waited;
   if (status.ok()) return held;
@@ -158,7 +158,7 @@ absl::Status DeviceAdapters::Drop(AdapterId adapter) {
   if (found == places_.end()) {
     return absl::NotFoundError(absl::StrCat("adapter ", adapter, ": this engine does not hold it"));
   }
-  // Nothing reads it any more.
+  // Waits until no kernel reads the adapter any more.
   TANDEM_RETURN_IF_ERROR(ops_->Synchronize());
   Held& held = held_[found->second];
   ops_->FreeBlock(held.memory);

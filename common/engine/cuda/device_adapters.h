@@ -24,14 +24,14 @@ class DeviceAdapters {
   // Both outlive it.
   DeviceAdapters(const ModelConfig& config, DeviceOps* ops) : config_(config), ops_(ops) {}
 
-  // Call it between steps. May change table and width. Errors as in Engine.
+  // Call it between steps. It may change the table and the width. Errors are those of Engine.
   absl::StatusOr<AdapterId> Add(const LoraAdapter& adapter);
   absl::Status Drop(AdapterId adapter);
 
   const AdapterPlaces& places() const { return places_; }
   // The data of AdapterTable.
   DeviceSpan<const DeviceSpan<const AdapterInput>> table() const { return table_; }
-  // Numbers of the widest reduced row.
+  // The width of the widest reduced row, in numbers.
   uint32_t width() const { return width_; }
 
  private:

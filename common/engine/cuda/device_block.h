@@ -50,7 +50,7 @@ class DeviceBlock {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 
-  // Of shared memory.
+  // `place` is in shared memory.
   __device__ __forceinline__ void AtomicAdd(uint64_t& place, uint64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&place), static_cast<unsigned long long>(value));
   }

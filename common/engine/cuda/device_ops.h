@@ -39,7 +39,7 @@ class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
 
-  // As in "cuda:0 (NVIDIA H200)".
+  // Such as "cuda:0 (NVIDIA H200)".
   virtual std::string name() const = 0;
   virtual uint32_t num_multiprocessors() const = 0;
   virtual uint32_t max_shared_bytes() const = 0;  // Of a block of threads.
@@ -47,16 +47,16 @@ class DeviceOps {
   // Binds the object to the calling thread.
   virtual absl::Status BindThread() = 0;
 
-  // Memory of the device, zeroed. ResourceExhausted, naming `what`, when there is too little or the limit is
+  // Returns zeroed device memory. ResourceExhausted, naming `what`, if there is too little or the limit is
   // reached.
   virtual absl::StatusOr<void*> AllocateBytes(uint64_t num_bytes, absl::string_view what) = 0;
-  // The same, but not zeroed, and can be freed by FreeBlock.
+  // The same, but not zeroed, and FreeBlock can free it.
   virtual absl::StatusOr<void*> AllocateBlock(uint64_t num_bytes, absl::string_view what) = 0;
-  // No operation that uses it may be in flight.
+  // No operation in flight may use the block.
   virtual void FreeBlock(void* data) = 0;
-  // Host memory from and to which the device can copy while the host continues.
+  // Host memory that the device can copy from and to while the host continues.
   virtual absl::StatusOr<void*> AllocateHostBytes(uint64_t num_bytes, absl::string_view what) = 0;
-  // Host memory must not change until Synchronize.
+  // The host memory must not change until Synchronize.
   virtual absl::Status Upload(void* to, const void* from, uint64_t num_bytes) = 0;
   virtual absl::Status Download(void* to, const void* from, uint64_t num_bytes) = 0;
   virtual absl::Status Synchronize() = 0;
@@ -72,9 +72,9 @@ class DeviceOps {
   virtual absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                                 DeviceSpan<float> outputs) = 0;
 
-  // all[r] = the part of rank r, for every rank. All ranks call it with parts of one size.
+  // all[r] = the part of rank r, for every rank. All ranks call it, with parts of the same size.
   virtual absl::Status AllGather(DeviceSpan<const float> part, DeviceSpan<float> all) = 0;
-  // The bytes of rank 0 to all.
+  // Sends rank 0's bytes to all ranks.
   virtual absl::Status Broadcast(void* data, uint64_t num_bytes) = 0;
 
   // Between the two, operations (except allocations, copies and Synchronize) are recorded and not executed;

@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-// Some outputs of a matrix, from a whole tile on.
+// A part of a matrix: some of its outputs, beginning at a whole tile.
 DeviceMatrix OutputsOf(const DeviceMatrix& matrix, ShardRange outputs) {
   DeviceMatrix part = matrix;
   part.outputs = outputs.size();
@@ -74,7 +74,7 @@ absl::StatusOr<DeviceWeights::Layer> UploadLayer(const LayerWeights& from, const
                           up->Norm(from.attention_output_norm, from.attention_output_norm_bias));
   TANDEM_ASSIGN_OR_RETURN(to.sinks, up->Vector({{from.sinks, shard.heads}}));
   TANDEM_ASSIGN_OR_RETURN(to.mlp_norm, up->Norm(from.post_attention_norm, from.post_attention_norm_bias));
-  // A dense layer's, or the shared expert's.
+  // The intermediate size of a dense layer, or of the shared expert.
   const ShardRange middle = from.experts.empty() ? shard.intermediate : shard.shared_intermediate;
   if (from.gate.exists()) {
     TANDEM_ASSIGN_OR_RETURN(to.gate_up, up->Rows(format, {{from.gate, middle}, {from.up, middle}}));
@@ -93,7 +93,7 @@ absl::StatusOr<DeviceWeights::Layer> UploadLayer(const LayerWeights& from, const
   }
   if (!from.experts.empty()) {
     TANDEM_ASSIGN_OR_RETURN(to.experts, UploadExperts(from, format, shard, up));
-    // Of the shared expert alone, not of what the layer adds.
+    // This bias belongs to the shared expert alone, not to the layer's sum.
     to.experts.shared_bias = std::exchange(to.down_bias, {});
   }
   TANDEM_ASSIGN_OR_RETURN(to.mlp_output_norm, up->Norm(from.mlp_output_norm, from.mlp_output_norm_bias));
@@ -121,7 +121,7 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type,
       WeightUploader::Create(type, model.config().block.norm_weight_offset, ops, progress));
   const DeviceFormat format_of_tokens = FormatOfTokens(type);
   DeviceWeights weights;
-  // Before the others take their time.
+  // Checked first, because uploading the other matrices takes long.
   if (format_of_tokens == DeviceFormat::kBf16) {
     TANDEM_RETURN_IF_ERROR(CheckBf16(model.embedding()));
     TANDEM_RETURN_IF_ERROR(CheckBf16(model.output()));
@@ -142,7 +142,7 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, WeightType type,
     TANDEM_ASSIGN_OR_RETURN(weights.head, UploadHead(model.head(), format, up.get()));
     outputs = {0, static_cast<uint32_t>(model.output().shape.at(0))};
   }
-  // A head may share both with its target, whose output matrix may be the embedding.
+  // A draft head may share both matrices with its target, whose output matrix may be its embedding.
   if (model.output().data == model.embedding().data && model.output().shape == model.embedding().shape) {
     TANDEM_ASSIGN_OR_RETURN(weights.output, up->Prepared(OutputsOf(weights.embedding, outputs)));
   } else {

@@ -24,7 +24,7 @@ struct DeviceNorm {
 struct DeviceWeights {
   // A layer with experts: matrices and biases of all experts, one after the other.
   struct Experts {
-    // [experts, hidden] on every rank, with one output more where there is a shared expert: its gate.
+    // [experts, hidden] on every rank. With a shared expert there is one more output: its gate.
     DeviceSpan<const float> router;
     DeviceSpan<const float> router_bias;   // [experts]
     DeviceMatrix gate_up;                  // Each [2 * the rank's part of its intermediate size, hidden].
@@ -44,7 +44,7 @@ struct DeviceWeights {
     DeviceSpan<const float> query_norm;          // [head_dim], or of all heads
     DeviceSpan<const float> key_norm;            // [head_dim], or of all KV heads
     DeviceMatrix attention_out;                  // [hidden, heads of the rank]
-    DeviceSpan<const float> attention_out_bias;  // [hidden]; of a parallel block it is in down_bias
+    DeviceSpan<const float> attention_out_bias;  // [hidden]; part of down_bias in a parallel block.
     DeviceNorm attention_output_norm;
     DeviceSpan<const float> sinks;  // [heads of the rank]
     DeviceNorm mlp_norm;
@@ -68,10 +68,10 @@ struct DeviceWeights {
   std::vector<Layer> layers;
   DeviceNorm final_norm;              // None for an EAGLE head.
   DeviceMatrix embedding;             // [vocab, hidden], on every rank.
-  DeviceSpan<const float> positions;  // [max_context + offset, hidden], where they are learned.
+  DeviceSpan<const float> positions;  // [max_context + offset, hidden], if positions are learned.
   DeviceNorm embedding_norm;
-  // [the rank's tokens, hidden]; a part of the embedding when tied. Of a draft head [draft_vocab_size,
-  // hidden].
+  // [the rank's tokens, hidden]; a part of the embedding if the two are tied. For a draft head
+  // [draft_vocab_size, hidden].
   DeviceMatrix output;
   Head head;
 };
@@ -79,8 +79,8 @@ struct DeviceWeights {
 // One of Medusa's heads in device memory (HeadWeights::Position).
 struct DevicePosition {
   std::vector<DeviceMatrix> blocks;                   // [hidden, hidden]
-  std::vector<DeviceSpan<const float>> block_biases;  // Likewise, [hidden], or empty.
-  DeviceMatrix output;                                // [vocab, hidden]; of heads that share one, the same.
+  std::vector<DeviceSpan<const float>> block_biases;  // The same, [hidden], or empty.
+  DeviceMatrix output;                                // [vocab, hidden]; the same matrix if heads share one.
 };
 
 // Copies the weights, rounded to `type`, and prepares the products. Unimplemented for matrices that must stay

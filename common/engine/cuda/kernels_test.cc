@@ -64,7 +64,7 @@ TEST_F(KernelsTest, EmulationRunsThreadsSideBySide) {
   const LaunchShape shape = {.threads = 96, .shared_bytes = 96 * 4};
   grid_.Launch(ReverseKernel{SpanOf(values)}, shape);
   for (uint32_t i = 0; i < 96; ++i) EXPECT_EQ(values[i], 95 - i);
-  // Without the barrier some thread reads what is not there yet.
+  // Without the barrier, some thread reads a value before it is written.
   grid_.Launch(ReverseKernel{SpanOf(values), false}, shape);
   EXPECT_NE(std::count(values.begin(), values.end(), std::numeric_limits<uint32_t>::max()), 0);
 }

@@ -5,7 +5,7 @@
 namespace tandem {
 namespace {
 
-// No block has more threads: see launch_shape.cc. The fewer, the more registers each may have.
+// No block has more threads (launch_shape.cc). A lower limit leaves more registers for each thread.
 template <typename Kernel>
 constexpr uint32_t MostThreads() {
   if constexpr (requires { Kernel::kMostThreads; }) {

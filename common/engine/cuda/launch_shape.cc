@@ -67,7 +67,7 @@ uint32_t RowsPerItem(uint32_t rows, const ExpertSizes& experts) {
 }
 
 uint32_t MostItems(uint32_t rows, const ExpertSizes& experts) {
-  // Each expert that is taken has at most one item that is not full.
+  // Each expert with choices has at most one item that is not full.
   const uint64_t choices = uint64_t{rows} * experts.num_chosen;
   return static_cast<uint32_t>(choices / RowsPerItem(rows, experts) +
                                std::min<uint64_t>(choices, experts.num_experts));
@@ -77,7 +77,8 @@ ProductGrid ExpertGrid(uint32_t num_multiprocessors, uint32_t rows, const Expert
                        uint32_t outputs, uint32_t depth) {
   ProductGrid grid = {
       .outputs = outputs, .depth = depth, .num_rows = RowsPerItem(rows, experts), .tiles_per_block = 1};
-  // As many experts as a step takes at most: with fewer some multiprocessors may have nothing to do.
+  // Assumes that the step takes as many experts as it can. If it takes fewer, some multiprocessors may be
+  // idle.
   const uint64_t items = std::min<uint64_t>(uint64_t{rows} * experts.num_chosen, experts.num_experts);
   while (grid.tiles_per_block < kMostProductTiles &&
          items * (NumPackedTiles(outputs) / (2 * grid.tiles_per_block)) >= 2 * num_multiprocessors) {

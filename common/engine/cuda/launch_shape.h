@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-// How many threads run a kernel, and with what shared memory.
+// The threads and the shared memory of a kernel's launch.
 struct LaunchShape {
   uint32_t grid_x = 1;
   uint32_t grid_y = 1;
@@ -19,28 +19,29 @@ struct LaunchShape {
   friend bool operator==(const LaunchShape&, const LaunchShape&) = default;
 };
 
-// What the launches of one kernel need; `rows` is the bucket's. Counts are at least 1.
+// The shapes of each kernel's launches. `rows` is the bucket's. Counts are at least 1.
 LaunchShape EmbedShape(uint32_t rows, uint32_t hidden_size);
 LaunchShape RoundInputsShape(uint32_t rows, uint32_t depth);
-// Of products with packed weights: a block takes as many tiles as leave one block for each multiprocessor, or
-// two for few rows, which need more reads under way. The fewer blocks, the less often they read the inputs.
+// For products with packed weights. A block takes as many tiles as possible while each multiprocessor still
+// has a block, or two for few rows, which need more reads in flight. Fewer blocks read the inputs less often.
 ProductGrid MultiplyGrid(uint32_t num_multiprocessors, uint32_t rows, uint32_t outputs, uint32_t depth);
 LaunchShape MultiplyShape(const ProductGrid& grid);
-// Of products with experts, whose rows are a plan's items: the grid's num_rows are
-// the most of one item, and its matrix is one expert's.
+// For products with experts, whose rows are a plan's items: the grid's num_rows is the most rows of one item,
+// and its matrix is one expert's.
 struct ExpertSizes {
   uint32_t num_experts = 0;
   uint32_t num_chosen = 0;
 };
-// Twice what an expert has of the bucket's rows if all have as many, from 8 to kProductRows: the fewer, the
-// less shared memory a block takes, the more, the less often weights are read. Bits do not depend on it.
+// The most rows of one item: twice an expert's rows if all experts had as many of the bucket's rows, between
+// 8 and kProductRows. A smaller number takes less shared memory; a larger one reads weights less often. Bits
+// do not depend on it.
 uint32_t RowsPerItem(uint32_t rows, const ExpertSizes& experts);
 // The most items that a plan has.
 uint32_t MostItems(uint32_t rows, const ExpertSizes& experts);
 ProductGrid ExpertGrid(uint32_t num_multiprocessors, uint32_t rows, const ExpertSizes& experts,
                        uint32_t outputs, uint32_t depth);
 LaunchShape MultiplyExpertsShape(const ProductGrid& grid, uint32_t most_items);
-// Of an adapter's first product. Its second has GateShape, of the outputs.
+// For an adapter's first product. The second one uses GateShape with its outputs.
 LaunchShape ReduceShape(uint32_t rows);
 LaunchShape RouteShape(uint32_t rows, uint32_t num_outputs);
 LaunchShape ChooseExpertsShape(uint32_t rows, const ExpertSizes& experts);

@@ -7,7 +7,7 @@ namespace tandem {
 namespace {
 
 constexpr uint64_t kWorkspaceBytes = uint64_t{32} << 20;
-// Of what is multiplied and of results: a tied output matrix of one rank may begin anywhere in the embedding.
+// For all inputs and results: a rank's tied output matrix may begin anywhere in the embedding.
 constexpr uint32_t kAlignment = 16;
 
 absl::Status LtStatus(cublasStatus_t status, absl::string_view what) {
@@ -38,8 +38,8 @@ void MatrixProducts::Destroy(const Plan& plan) {
   }
 }
 
-// cuBLASLt counts in columns: [outputs, depth] by rows is [depth, outputs] by columns, and what is computed
-// is outputs^T = weights * inputs^T.
+// cuBLASLt counts in columns: a matrix [outputs, depth] in rows is [depth, outputs] in columns, and the
+// product is outputs^T = weights * inputs^T.
 absl::Status MatrixProducts::Describe(uint32_t outputs, uint32_t depth, Plan* plan) {
   const char* const what = "describing a matrix product";
   TANDEM_RETURN_IF_ERROR(

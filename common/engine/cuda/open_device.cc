@@ -37,11 +37,11 @@ absl::StatusOr<const CudaModule*> LoadFrom(const std::string& path) {
   const auto fail = [&path](absl::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat("cannot load the CUDA module ", path, ": ", what));
   };
-  // A name without a folder would be looked for where libraries are.
+  // dlopen looks for a name without a folder in the folders of libraries.
   std::error_code error;
   const std::string absolute = std::filesystem::absolute(path, error).string();
   if (error) return fail(error.message());
-  // Never unloaded: nobody can say when the last of CUDA's threads has left it.
+  // Never unloaded: there is no way to know when the last of CUDA's threads has left it.
   void* const library = dlopen(absolute.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) return fail(dlerror());
   void* const entry = dlsym(library, kCudaModuleEntry);

@@ -24,12 +24,12 @@ struct DeviceSpec {
 absl::StatusOr<DeviceSpec> ParseDeviceSpec(absl::string_view text);
 
 // For a CUDA device, loads the CUDA module (cuda_module.h), so that its errors appear before a model is
-// loaded. NotFound without one; FailedPrecondition if it cannot be loaded or is of another build.
+// loaded. NotFound if there is none; FailedPrecondition if it cannot be loaded or is of another build.
 absl::Status PrepareDevice(const DeviceSpec& device);
 
 struct CudaDeviceOptions {
   int index = 0;
-  uint64_t memory_limit = 0;  // Bytes this process takes of the device at most; 0: what there is.
+  uint64_t memory_limit = 0;  // The most bytes of the device for this process; 0: no limit.
   bool low_priority = false;  // Kernels of other streams and processes (with MPS) go first.
   TensorParallel parallel;
   // With several ranks: a file that all of them can access, in which rank 0 writes how the others find it. It
@@ -37,8 +37,9 @@ struct CudaDeviceOptions {
   std::string rendezvous;
 };
 
-// Errors of PrepareDevice; Unavailable, with the reason, without a driver or device; InvalidArgument for a
-// device that does not exist or ranks that cannot meet; DeadlineExceeded if other ranks do not come.
+// Errors: those of PrepareDevice; Unavailable, with the reason, without a driver or device; InvalidArgument
+// for a device that does not exist, or for ranks that cannot meet; DeadlineExceeded if other ranks do not
+// come.
 absl::StatusOr<std::unique_ptr<DeviceOps>> OpenCudaDevice(const CudaDeviceOptions& options);
 
 // Measures the bandwidth of a copy within device memory, in bytes read plus written per second, the best of

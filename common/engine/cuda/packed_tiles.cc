@@ -83,7 +83,7 @@ uint8_t ToE4m3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80u);
   const float magnitude = std::min(std::abs(value), kGreatestE4m3);
-  // Below 2^-6 steps are as wide as there: adding 2^14 leaves room for just these.
+  // Below 2^-6, steps have a constant width: adding 2^14 rounds to just these steps.
   if (magnitude < 0x1p-6f) {
     const float shifted = magnitude + 0x1p14f;
     return sign | static_cast<uint8_t>(std::bit_cast<uint32_t>(shifted) & 0xffu);
@@ -94,7 +94,7 @@ uint8_t ToE4m3(float value) {
 }
 
 void PackFp8Output(absl::Span<const float> weights, float scale, uint32_t output, uint32_t* words) {
-  // Whatever the scale of zeros, and of what is not finite, it makes them of these.
+  // If all weights are 0 or some are not finite, the scale alone determines the products.
   const bool has_floats = scale > 0.0f;
   for (size_t k = 0; k < weights.size(); ++k) {
     const uint64_t group = k / kInputGroup;

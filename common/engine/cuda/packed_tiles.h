@@ -13,18 +13,19 @@ namespace tandem {
 // Words of one group of one tile; 0 for kBf16, which has no tiles.
 uint32_t PackedGroupWords(DeviceFormat format);
 
-// Rounds integers' weights of output `output` of a tile, [depth], into the tile's words
-// [groups][PackedGroupWords] and scales [groups][kPackedOutputs], in which its places are 0 as yet.
+// Rounds the weights of output `output` of a tile, [depth], to integers. Writes them and the scales to the
+// tile's words [groups][PackedGroupWords] and scales [groups][kPackedOutputs], where the output's places must
+// be 0 before.
 void PackOutput(DeviceFormat format, absl::Span<const float> weights, uint32_t output, uint32_t* words,
                 Bf16* scales);
 
-// The same as floats in e4m3, of the magnitudes up to 448: nearest to weight / scale, ties to even.
+// The same for floats in e4m3 with magnitudes up to 448: the nearest to weight / scale, ties to even.
 void PackFp8Output(absl::Span<const float> weights, float scale, uint32_t output, uint32_t* words);
 
-// The greatest magnitude, as bits of a float, so that values that are not finite are the greatest.
+// The greatest magnitude, as a float's bits, so that infinities and NaNs are the greatest.
 uint32_t GreatestMagnitude(absl::Span<const float> weights);
-// The scale that puts the greatest magnitude at 448; 0 for weights below 2^-100, which count as zeros, and
-// not a number for those that are not finite.
+// The scale that maps the greatest magnitude to 448. It is 0 for magnitudes below 2^-100, which count as
+// zeros, and NaN if the magnitude is not finite.
 float Fp8Scale(uint32_t greatest_magnitude);
 
 // Bits of e4m3: the nearest to `value`, ties to even, at most 448 in magnitude.

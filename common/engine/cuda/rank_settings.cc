@@ -20,7 +20,7 @@ constexpr const char* kNames[kNumWords] = {"another model", "another weight type
 
 // In the order of the names.
 std::array<uint64_t, kNumWords> WordsOf(const RankSettings& settings) {
-  // Nothing is rounded with either.
+  // Neither of these two types rounds.
   const WeightType kept =
       settings.weight_type == WeightType::kBf16 ? WeightType::kAsInFile : settings.weight_type;
   return {settings.model, static_cast<uint64_t>(kept), settings.max_rows, settings.kv_size};
@@ -56,7 +56,7 @@ uint64_t ModelHash(const Model& model) {
 absl::Status CompareRanks(const RankSettings& settings, DeviceOps* ops) {
   const std::array<uint64_t, kNumWords> words = WordsOf(settings);
   std::vector<uint64_t> all(kNumWords * ops->parallel().world_size);
-  // Gathering copies bits, whatever they mean.
+  // Gathering copies bits and does not interpret them.
   constexpr size_t kFloats = sizeof(uint64_t) / sizeof(float);
   TANDEM_ASSIGN_OR_RETURN(const auto mine, ops->Allocate<float>(kNumWords * kFloats, "ranks"));
   TANDEM_ASSIGN_OR_RETURN(const auto gathered, ops->Allocate<float>(all.size() * kFloats, "ranks"));

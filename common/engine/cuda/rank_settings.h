@@ -9,9 +9,9 @@
 
 namespace tandem {
 
-// Settings that all processes of a model (one per GPU) must share. What they exchange later would not
-// reveal a difference: parts in other weight types have the same sizes, and only rank 0 knows where there
-// is room for keys and values.
+// Settings that all processes of a model (one per GPU) must share. Their later messages would not reveal a
+// difference: parts in other weight types have the same sizes, and only rank 0 knows where there is room for
+// keys and values.
 struct RankSettings {
   uint64_t model = 0;  // A hash of its shape and of its first weights.
   WeightType weight_type = WeightType::kAsInFile;
@@ -21,8 +21,8 @@ struct RankSettings {
 
 uint64_t ModelHash(const Model& model);
 
-// InvalidArgument, the same at every rank, that names the first rank with other settings than rank 0 and what
-// they are. All ranks call it.
+// Returns InvalidArgument, the same at every rank, that names the first rank whose settings differ from rank
+// 0's, and those settings. All ranks call it.
 absl::Status CompareRanks(const RankSettings& settings, DeviceOps* ops);
 
 }  // namespace tandem

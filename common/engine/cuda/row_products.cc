@@ -90,7 +90,7 @@ absl::Status MultiplyExpertRows(const DeviceMatrix& stack, const ExpertProduct& 
   if (stack.format == DeviceFormat::kFp8) {
     return ops->Launch(MultiplyFp8ExpertsKernel{stack.packed, inputs, outputs, grid, rows}, shape);
   }
-  // Each row once, however many experts it takes.
+  // Each row is rounded once, however many experts it takes.
   const uint32_t num_inputs =
       rows.reads_rows ? product.num_rows : product.num_rows * product.sizes.num_chosen;
   TANDEM_ASSIGN_OR_RETURN(const RoundedInputs rounded, Round(inputs, num_inputs, stack.depth, room, ops));

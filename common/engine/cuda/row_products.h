@@ -9,10 +9,10 @@
 
 namespace tandem {
 
-// Products of rows with a weight matrix in any of the device's formats: in bfloat16 the device's products, 64
-// rows at a time; for packed weights, Tandem's own kernels.
+// Products of rows with a weight matrix in any of the device's formats. bfloat16 matrices use the device's
+// products, 64 rows at a time; packed weights use Tandem's own kernels.
 
-// `rows` in whole tiles.
+// Rounds `rows` up to whole tiles.
 uint64_t PaddedRows(uint64_t rows);
 
 bool HasIntegerWeights(WeightType type);
@@ -25,7 +25,7 @@ absl::Status CheckProductMemory(WeightType type, bool has_experts, uint32_t num_
 // other types.
 absl::StatusOr<RoundedInputs> AllocateRoundedInputs(WeightType type, uint64_t rows, uint64_t depth,
                                                     DeviceOps* ops);
-// The same, of so many groups of kInputGroup inputs.
+// The same, for so many groups of kInputGroup inputs.
 absl::StatusOr<RoundedInputs> AllocateRoundedGroups(WeightType type, uint64_t groups, DeviceOps* ops);
 
 // outputs [rows, matrix.outputs] = inputs [rows, matrix.depth] * matrix^T. `num_rows`: of a bucket. Rows up
@@ -34,8 +34,8 @@ absl::Status MultiplyRows(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inp
                           DeviceSpan<float> outputs, uint32_t num_rows, const RoundedInputs& rounded,
                           DeviceOps* ops);
 
-// The same of items of a plan, each with its expert's matrix of a stack (WeightUploader::Stack). `num_rows`
-// is the bucket's; inputs are of rows, or of choices, and outputs of choices.
+// The same for the items of a plan, each with its expert's matrix of a stack (WeightUploader::Stack).
+// `num_rows` is the bucket's. Inputs are per row or per choice, and outputs per choice.
 struct ExpertProduct {
   ExpertSizes sizes;
   ExpertRows rows;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kUnit = 16;
 
-// Of all ranks: where one could not begin, the others must not either.
+// Checks all ranks: if one could not start, the others must not start either.
 absl::Status CheckGroups(const ModelConfig& config, uint32_t world_size, uint32_t input_group) {
   const auto head_dim = static_cast<uint32_t>(config.head_dim);
   for (uint32_t rank = 1; rank < world_size; ++rank) {
@@ -55,7 +55,7 @@ absl::StatusOr<Shard> MakeShard(const ModelConfig& config, const TensorParallel&
         ShardOf(static_cast<uint32_t>(experts.shared_size), std::max(kUnit, input_group), of_rank);
     shard.vocab = ShardOf(static_cast<uint32_t>(config.vocab_size), kUnit, of_rank);
   };
-  // Rank 0 has the least of everything: with nothing for it, no rank is to wait for it.
+  // Rank 0 has the least of everything. If it would have nothing, all ranks fail, so that none waits for it.
   divide(0);
   if (shard.heads.size() == 0 || shard.intermediate.size() == 0 || shard.vocab.size() == 0) {
     return absl::InvalidArgumentError(absl::StrCat(

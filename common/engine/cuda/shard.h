@@ -23,26 +23,26 @@ struct ShardRange {
   friend bool operator==(const ShardRange&, const ShardRange&) = default;
 };
 
-// Rank `rank`'s part of `count` things, in whole units but for the last: parts differ by one unit at most and
-// cover everything in the order of ranks.
+// The part of rank `rank` in `count` things, in whole units except for the last. Parts differ by one unit at
+// most and cover everything in the order of ranks.
 ShardRange ShardOf(uint32_t count, uint32_t unit, const TensorParallel& parallel);
 
 // The part of a model that a rank holds: outputs of the query, key, value, gate, up and output matrices, and
 // inputs of the other two. All ranks hold norms and embeddings.
 struct Shard {
   ShardRange heads;  // Query heads.
-  ShardRange
-      kv_heads;  // Those that `heads` read: with more ranks than KV heads, several ranks hold the same one.
-  ShardRange intermediate;         // In units of 16, or of a group of weights: matrix products like that.
-  ShardRange expert_intermediate;  // Likewise, of each expert,
-  ShardRange shared_intermediate;  // and of the shared one. Every rank has a part of all experts.
+  // The KV heads that `heads` read. With more ranks than KV heads, several ranks hold the same one.
+  ShardRange kv_heads;
+  ShardRange intermediate;         // In units of 16 or of a group of weights, as matrix products need.
+  ShardRange expert_intermediate;  // The same, of each expert.
+  ShardRange shared_intermediate;  // The shared expert's part. Every rank has a part of all experts.
   ShardRange vocab;                // In units of 16.
   HeadMap head_map;
 };
 
-// `input_group`: how many inputs of a product have one scale, 1 where weights have none. No group is divided
-// among ranks. InvalidArgument when there are fewer heads (or units of the other dimensions) than ranks, more
-// ranks than supported, or a group of a rank's heads that has parts of another's.
+// `input_group`: how many inputs of a product share a scale, 1 if weights have none. No group is divided
+// among ranks. InvalidArgument if there are fewer heads (or units of the other dimensions) than ranks, more
+// ranks than supported, or a group that contains parts of two ranks' heads.
 absl::StatusOr<Shard> MakeShard(const ModelConfig& config, const TensorParallel& parallel,
                                 uint32_t input_group = 1);
 

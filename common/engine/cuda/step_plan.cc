@@ -16,7 +16,7 @@ uint32_t NumBlocks(const RowContext& context) {
   return (context.num_committed + kBlockTokens - 1) / kBlockTokens;
 }
 
-// Whether one of the two lists of blocks begins with the other.
+// Whether one of the two lists of blocks is a beginning of the other.
 bool SharesBlocks(const RowContext& a, const RowContext& b) {
   if (a.blocks.data() == b.blocks.data()) return true;
   const uint32_t count = std::min(NumBlocks(a), NumBlocks(b));
@@ -44,7 +44,7 @@ class Writer {
     WriteAdapters();
     words_[StepWords::kItemsAt] = static_cast<uint32_t>(words_.size());
     for (uint32_t begin = 0; begin < rows_.size();) {
-      // All lists of a group are beginnings of its longest.
+      // Every list of a group is a beginning of the group's longest list.
       uint32_t longest = begin;
       uint32_t end = begin + 1;
       while (end < rows_.size() && end - begin < options_.rows_per_item && end % kAttendRows != 0 &&
@@ -86,7 +86,7 @@ class Writer {
     words_[StepWords::kNumWanted] = num_wanted;
   }
 
-  // A list of blocks that several rows in turn name is written once.
+  // If several rows in a row name the same list of blocks, it is written once.
   void WriteContexts() {
     const BlockId* written = nullptr;
     uint32_t written_at = 0;
@@ -156,7 +156,7 @@ class Writer {
     }
   }
 
-  // One for each split that any of the rows has, of the rows that have it.
+  // Writes one item for each split that any of the rows has, with the rows that have it.
   void WriteItems(uint32_t begin, uint32_t end) {
     uint32_t first_split = std::numeric_limits<uint32_t>::max();
     uint32_t last_split = 0;
@@ -179,7 +179,7 @@ class Writer {
         words_.resize(at);
         continue;
       }
-      // A row by itself has nothing to keep apart.
+      // A single row shares everything with itself.
       if (num_rows == 1) shared_end = std::numeric_limits<uint32_t>::max();
       words_[at + StepWords::kItemSplit] = split;
       words_[at + StepWords::kItemSharedEnd] = shared_end;

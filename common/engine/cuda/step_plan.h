@@ -10,12 +10,13 @@
 
 namespace tandem {
 
-// Most rows in one pass of attention: its scratch holds this many, and no work item spans a multiple of it.
+// The most rows in one pass of attention: its scratch memory holds as many, and no work item crosses a
+// multiple of it.
 inline constexpr uint32_t kAttendRows = 64;
 
-// Which input states of a draft head's rows stay in float32, because they are not only multiplied: those that
-// continue unchanged (EAGLE-3), or are normed first (MTP). All others are rounded to bfloat16, as their
-// product would round them.
+// Which input states of a draft head's rows stay in float32, because they are not only multiplied: states
+// that continue unchanged (EAGLE-3), or that are normed first (MTP). All others are rounded to bfloat16, as
+// their product would round them.
 enum class FloatStates : uint8_t { kNone, kOwn, kAll };
 
 // The places of adapters, for kernels.
@@ -27,7 +28,7 @@ struct StepPlanOptions {
   uint32_t rows_per_item = 1;   // At most StepWords::kMaxItemRows.
   uint32_t num_layers = 0;      // Of the model.
   FloatStates float_states = FloatStates::kNone;
-  const AdapterPlaces* adapters = nullptr;  // Of all that rows name; null: none.
+  const AdapterPlaces* adapters = nullptr;  // All that rows name; null: none.
 };
 
 // Writes `rows` (valid ones, at most max_rows) as kernels read them (step_words.h). Neighbours that begin
@@ -39,7 +40,7 @@ void WriteStepWords(absl::Span<const StepRow> rows, const StepPlanOptions& optio
 // The number of a step's words with fixed positions.
 uint64_t FixedStepWords(uint32_t max_rows);
 
-// The slot that a row's keys and values are written to: the last of its context.
+// The slot that receives a row's keys and values: the last of its context.
 SlotId SlotWritten(const RowContext& context);
 
 }  // namespace tandem

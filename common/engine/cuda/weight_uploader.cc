@@ -13,7 +13,7 @@
 namespace tandem {
 namespace {
 
-// Of weights that are on their way.
+// The size of the buffer for weights on their way.
 constexpr uint64_t kStagedBytes = uint64_t{32} << 20;
 
 }  // namespace
@@ -29,7 +29,7 @@ DeviceFormat FormatFor(WeightType type) {
       return DeviceFormat::kFp8;
     case WeightType::kAsInFile:
     case WeightType::kBf16:
-    // Refused by CudaEngine.
+    // CudaEngine refuses these.
     case WeightType::kW8A8:
     case WeightType::kW4A8:
       break;
@@ -37,7 +37,7 @@ DeviceFormat FormatFor(WeightType type) {
   return DeviceFormat::kBf16;
 }
 
-// With integers the CPU engine's.
+// For integer weights, the same format as the CPU engine's.
 DeviceFormat FormatOfTokens(WeightType type) {
   switch (const DeviceFormat format = FormatFor(type)) {
     case DeviceFormat::kInt4:
@@ -54,7 +54,7 @@ DeviceFormat FormatOfTokens(WeightType type) {
 absl::Status CheckBf16(const TensorView& tensor) {
   switch (tensor.dtype) {
     case TensorView::DType::kBF16:
-    // Whose numbers bfloat16 holds.
+    // bfloat16 holds its numbers exactly.
     case TensorView::DType::kMxFp4:
       return absl::OkStatus();
     case TensorView::DType::kQuantized:
@@ -239,7 +239,7 @@ absl::Status WeightUploader::UploadGathered(const RowPart& part, ShardRange colu
         continue;
       }
       ConvertRowsToFloat(part.tensor, i, 1, absl::MakeSpan(row));
-      // What bfloat16 holds stays the same.
+      // Numbers that bfloat16 holds stay the same.
       for (uint32_t k = columns.begin; k < columns.end; ++k) gathered.push_back(ToBf16(row[k]));
     }
     TANDEM_RETURN_IF_ERROR(ops_->Upload(to + uint64_t{first - part.rows.begin} * columns.size(),
@@ -316,8 +316,8 @@ absl::Status WeightUploader::Pack(const Packing& packing, uint32_t num_tiles, co
   return absl::OkStatus();
 }
 
-// Scales are those of whole tensors and of whole outputs, whatever part of them the rank has: weights do
-// not depend on the number of ranks.
+// Scales belong to whole tensors and whole outputs, whatever part of them the rank has. So weights do not
+// depend on the number of ranks.
 void WeightUploader::PackTile(const Packing& packing, uint32_t tile, uint32_t* words, Bf16* scales,
                               float* output_scales) {
   std::vector<float> weights(static_cast<size_t>(packing.parts.front().tensor.shape.at(1)));

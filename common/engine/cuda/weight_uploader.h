@@ -18,7 +18,7 @@
 
 namespace tandem {
 
-// The formats of matrices: matrices over tokens have more bits than the others if those have few.
+// The formats of matrices. If weights have few bits, matrices over tokens have more bits than the others.
 DeviceFormat FormatFor(WeightType type);
 DeviceFormat FormatOfTokens(WeightType type);
 
@@ -62,26 +62,26 @@ class WeightUploader {
   absl::StatusOr<DeviceMatrix> Prepared(const DeviceMatrix& matrix);
 
  private:
-  // What is packed, and how.
+  // The weights to pack, and their format.
   struct Packing {
     DeviceFormat format = DeviceFormat::kInt8;
-    absl::Span<const RowPart> parts;  // On top of one another, in whatever their files hold them.
+    absl::Span<const RowPart> parts;  // Stacked. Their files may hold them in any type.
     ShardRange columns;
-    std::vector<float> part_scales;  // Of kFp8, each part's; none when every output has its own.
+    std::vector<float> part_scales;  // For kFp8, one for each part; empty if every output has its own.
   };
-  // Tiles that are being uploaded.
+  // Packed tiles on their way to the device.
   struct StagedTiles {
     std::vector<uint32_t> words;
     std::vector<Bf16> scales;
     std::vector<float> output_scales;
   };
-  // How much of each there is for one tile.
+  // The size of each for one tile.
   struct TileSize {
     uint64_t words = 0;
     uint64_t scales = 0;
     uint64_t output_scales = 0;
   };
-  // The destination of the tiles of matrices.
+  // Where the tiles of matrices go.
   struct PackedPlace {
     uint32_t* words = nullptr;
     Bf16* scales = nullptr;
@@ -92,13 +92,13 @@ class WeightUploader {
       : scales_matrices_(scales_matrices), norm_offset_(norm_offset), ops_(ops), progress_(progress) {}
 
   absl::StatusOr<DeviceSpan<const float>> Floats(const std::vector<float>& floats);
-  // Reports that numbers of a tensor have been copied.
+  // Reports that `count` numbers of a tensor have been copied.
   absl::Status Report(const TensorView& tensor, uint64_t count);
   static uint32_t NumRows(absl::Span<const RowPart> parts);
 
   absl::StatusOr<DeviceMatrix> StackBf16(absl::Span<const std::vector<RowPart>> matrices, ShardRange columns);
   absl::Status UploadPart(const RowPart& part, ShardRange columns, Bf16* to);
-  // Uploads a tensor with another layout, gathered some rows at a time.
+  // Uploads a tensor with another layout: gathers some rows at a time.
   absl::Status UploadGathered(const RowPart& part, ShardRange columns, Bf16* to);
 
   absl::StatusOr<DeviceMatrix> StackPacked(DeviceFormat format,
@@ -107,16 +107,16 @@ class WeightUploader {
   absl::Status Pack(const Packing& packing, uint32_t num_tiles, const TileSize& size, const PackedPlace& to);
   static void PackTile(const Packing& packing, uint32_t tile, uint32_t* words, Bf16* scales,
                        float* output_scales);
-  // One for a whole tensor.
+  // The scale of a whole tensor.
   float ScaleOf(const TensorView& tensor);
   template <typename T>
   absl::Status UploadAll(const std::vector<T>& from, T* to) {
     return from.empty() ? absl::OkStatus() : ops_->Upload(to, from.data(), from.size() * sizeof(T));
   }
 
-  const bool scales_matrices_;  // Floats of 8 bits have one scale for a matrix, not one for each output.
+  const bool scales_matrices_;  // 8-bit floats have one scale for a matrix, not one for each output.
   const float norm_offset_;
-  std::unique_ptr<ThreadTeam> packers_;  // None where nothing is packed.
+  std::unique_ptr<ThreadTeam> packers_;  // Null if nothing is packed.
   DeviceOps* const ops_;
   LoadProgress* const progress_;
 };

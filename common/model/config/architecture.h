@@ -80,15 +80,17 @@ struct LayerVariant {
   bool is_sparse = true;   // Its feed-forward part is experts, where BlockDescription::experts has any.
 };
 
-// Attention over one short vector of each token, its latent, that the keys and values of all heads are made
-// of (multi-head latent attention; DeepSeek-AI, DeepSeek-V2, 2024, section 2.1). With [c, p] = kv_down * x, c
-// of kv_rank numbers and normed, p turned, and [n, t] the query of head h, t turned,
+// Attention over one short vector of each token, its latent, from which the keys and values of all heads are
+// computed (multi-head latent attention; DeepSeek-AI, DeepSeek-V2, 2024, section 2.1). With [c, p] = kv_down
+// * x, where c has kv_rank numbers and is normed, and p is turned, and [n, t] the query of head h, where t is
+// turned,
 //
 //   key_h = [key_up_h * c, p]        value_h = value_up_h * c
 //
-// so that a score is (transposed(key_up_h) * n) c + t p, and what attention gives value_up_h * (the weighted
-// sum of c). Engines keep of each token what is left of it: one KV head for all, with the key [c, p] and the
-// value c. That is what ModelConfig's num_kv_heads and head_dim say; the sizes of its heads are here.
+// So a score is (transposed(key_up_h) * n) c + t p, and the output of attention is value_up_h * (the weighted
+// sum of c). Engines store only the latent of each token: one KV head for all, with the key [c, p] and the
+// value c. ModelConfig's num_kv_heads and head_dim describe that one; the sizes of the model's heads are
+// here.
 struct LatentDescription {
   int32_t kv_rank = 0;       // 0: attention has no latent, and is what ModelConfig says.
   int32_t query_rank = 0;    // Queries are query_up * norm(query_down * x); 0: query * x.
@@ -109,17 +111,17 @@ enum class ExpertScore {
 
 // A feed-forward part with experts (Shazeer et al., Outrageously large neural networks, 2017; Jiang et al.,
 // Mixtral of experts, 2024). With r = router * x, a number for each expert, a row takes the `num_chosen`
-// experts with the greatest score, of equal ones that of the lower number, and adds up in the order of their
-// numbers
+// experts with the greatest scores (the lower number among equals), and adds up, in the order of their
+// numbers,
 //
 //   sum over those chosen of scale * score[expert] * f_expert(x)  +  sigmoid(shared_gate * x) * f_shared(x)
 //
-// where the second part is there if shared_size is not 0, and its factor 1 without shared_gate. Each f is a
-// gated feed-forward part as a dense layer has.
+// The second part exists if shared_size is not 0; without shared_gate its factor is 1. Each f is a gated
+// feed-forward part like a dense layer's.
 //
-// If experts are in groups of neighbours, a row uses only experts of num_chosen_groups groups: those with the
-// greatest sums of their group_places greatest scores (kSoftmax: one), and of equal ones those of lower
-// numbers.
+// If experts are in groups of neighbours, a row uses only experts of num_chosen_groups groups. These are the
+// groups with the greatest sums of their group_places greatest scores (kSoftmax: one), and among equals those
+// of lower numbers.
 struct ExpertsDescription {
   int32_t num_experts = 0;  // 0: all layers are dense.
   int32_t num_chosen = 0;
@@ -141,11 +143,11 @@ struct ExpertsDescription {
   bool exist() const { return num_experts > 0; }
 };
 
-// What gates in a gated feed-forward part with kSilu: with g = min(gate, limit),
+// The formula of gates in a gated feed-forward part with kSilu. With g = min(gate, limit),
 //
 //   g / (1 + exp(-alpha * g)) * (min(max(up, -limit), limit) + up_offset)
 //
-// gpt-oss; a Llama's is not limited, and its alpha 1.
+// This is gpt-oss; a Llama has no limit, and alpha is 1.
 struct GateDescription {
   float limit = 0.0f;  // 0: none.
   float alpha = 1.0f;
@@ -213,9 +215,9 @@ struct TensorNames {
 };
 
 // The structure of a family's transformer, as data: engines execute it and know no families. Defaults are
-// those of Llama. With x the stream, f attention or the feed-forward part:
+// those of Llama. With x the stream, and f attention or the feed-forward part:
 //
-//   x = x + residual_scale * output_norm(f(norm(x)))      where there are such norms
+//   x = x + residual_scale * output_norm(f(norm(x)))      output_norm only if there are such norms
 //   x = norm(x + f(x))                                    norms_follow_sums
 //   x = x + attention(norm(x)) + mlp(norm'(x))            parallel
 //

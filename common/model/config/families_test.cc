@@ -3,10 +3,14 @@
 
 #include <cmath>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/temporary_folder.h"
 #include "common/model/config/family.h"
 #include "common/model/config/model_config.h"
@@ -63,6 +67,31 @@ TEST(FamiliesTest, ATensorThatIsMissingIsNamed) {
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("model.safetensors: tensor \"" + missing + "\" is missing"),
                       HasSubstr("expected with shape")));
+  }
+}
+
+// Every field of an object, of those inside it, and every string.
+void AddWords(const Json& value, std::set<std::string>& words) {
+  if (value.is_string()) words.insert(value.get<std::string>());
+  if (value.is_object()) {
+    for (const auto& item : value.items()) words.insert(item.key());
+  }
+  if (!value.is_structured()) return;
+  for (const Json& inner : value) AddWords(inner, words);
+}
+
+TEST(FamiliesTest, TheFuzzersDictionaryHasEveryWord) {
+  const std::string path = absl::StrCat(TANDEM_SOURCE_DIR, "/tests/fuzz/dictionaries/model_config.dict");
+  const auto dictionary = ReadFile(path, 1 << 20);
+  ASSERT_TRUE(dictionary.ok()) << dictionary.status();
+  for (const std::string& name : FamilyModelNames()) {
+    SCOPED_TRACE(name);
+    std::set<std::string> words;
+    AddWords(ConfigOf(name), words);
+    for (const std::string& word : words) {
+      const std::string line = absl::StrCat("\n\"\\x22", word, "\\x22\"\n");
+      EXPECT_TRUE(absl::StrContains(*dictionary, line)) << path << " lacks " << word;
+    }
   }
 }
 
@@ -153,6 +182,33 @@ TEST(FamiliesTest, MixturesSlideWhereTheySay) {
               ElementsAre(8, 0, 0));
   EXPECT_THAT(windows(ParseWith("qwen3-moe-windows")), ElementsAre(8, 8));
   EXPECT_THAT(windows(ParseWith("qwen3-moe-windows", {{"use_sliding_window", false}})), ElementsAre(0, 0));
+}
+
+TEST(FamiliesTest, StarCoder2HasTheDefaultsOfItsConfigurationClass) {
+  Json config = ConfigOf("starcoder2");
+  for (const char* name : {"use_bias", "num_key_value_heads", "sliding_window", "hidden_act", "norm_epsilon",
+                           "max_position_embeddings", "tie_word_embeddings", "rope_parameters"}) {
+    ASSERT_EQ(config.erase(name), 1u) << name;
+  }
+  const auto defaults = ParseModelConfig(config.dump(), "folder/config.json");
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_TRUE(defaults->attention_bias && defaults->attention_output_bias && defaults->mlp_bias);
+  EXPECT_TRUE(defaults->tied_embeddings);
+  EXPECT_EQ(defaults->num_kv_heads, 2);
+  EXPECT_EQ(defaults->window(0), 0);
+  EXPECT_EQ(defaults->max_context, 4096);
+  EXPECT_EQ(defaults->block.activation, Activation::kGeluTanh);
+  EXPECT_FLOAT_EQ(defaults->rms_norm_epsilon, 1e-5f);
+  EXPECT_DOUBLE_EQ(defaults->rope_theta, 10000.0);
+  // The spelling of transformers 4, which the published files have.
+  config["rope_theta"] = 999999.0;
+  config["sliding_window"] = 4096;
+  config["use_bias"] = false;
+  const auto given = ParseModelConfig(config.dump(), "folder/config.json");
+  ASSERT_TRUE(given.ok()) << given.status();
+  EXPECT_DOUBLE_EQ(given->rope_theta, 999999.0);
+  EXPECT_EQ(given->window(1), 4096);
+  EXPECT_FALSE(given->attention_bias || given->attention_output_bias || given->mlp_bias);
 }
 
 TEST(FamiliesTest, LatentsAreKeptAsOneHead) {
@@ -495,7 +551,24 @@ INSTANTIATE_TEST_SUITE_P(
                 "quantization_config"},
         Refusal{
             "DenseFamily", "granite", {{"num_experts", 4}}, kOther, "num_experts: found 4, supported: none"},
-        Refusal{"GraniteScale", "granite", {{"logits_scaling", 0}}, kBad, "logits_scaling: found 0"}),
+        Refusal{"GraniteScale", "granite", {{"logits_scaling", 0}}, kBad, "logits_scaling: found 0"},
+        Refusal{"StarCoder2Activation",
+                "starcoder2",
+                {{"hidden_act", "gelu_10"}},
+                kOther,
+                "hidden_act: found \"gelu_10\", supported: silu, swish, gelu"},
+        Refusal{"StarCoder2Bias", "starcoder2", {{"use_bias", 1}}, kBad, "use_bias: found 1"},
+        Refusal{"StarCoder2Window", "starcoder2", {{"sliding_window", 0}}, kBad, "sliding_window: found 0"},
+        Refusal{"StarCoder2Heads",
+                "starcoder2",
+                {{"num_key_value_heads", 3}},
+                kBad,
+                "num_attention_heads: found 4, expected a multiple of num_key_value_heads, which is 3"},
+        Refusal{"StarCoder2Share",
+                "starcoder2",
+                {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}},
+                kOther,
+                "rope_parameters.partial_rotary_factor: found 0.5, supported: 1"}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

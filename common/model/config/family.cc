@@ -33,6 +33,7 @@ constexpr std::array kFamilies = {
     Family{"Olmo2ForCausalLM", "olmo2", ReadOlmo2},
     Family{"GraniteForCausalLM", "granite", ReadGranite},
     Family{"Glm4ForCausalLM", "glm4", ReadGlm4},
+    Family{"Starcoder2ForCausalLM", "starcoder2", ReadStarCoder2},
 };
 
 }  // namespace

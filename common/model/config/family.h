@@ -49,5 +49,6 @@ absl::Status ReadSmolLm3(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadOlmo2(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadGranite(const JsonFields& fields, ModelConfig& config);
 absl::Status ReadGlm4(const JsonFields& fields, ModelConfig& config);
+absl::Status ReadStarCoder2(const JsonFields& fields, ModelConfig& config);
 
 }  // namespace tandem

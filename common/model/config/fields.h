@@ -64,9 +64,9 @@ struct RopeFields {
   double default_theta = 10000.0;
   double default_share = 1.0;
 };
-// Rotary settings, which transformers spells `rope_theta` + `rope_scaling` up to version 4 and
-// `rope_parameters` from 5 on; a non-empty rope_scaling wins where a file has both, and what the object does
-// not name is looked up beside it. Reads them after the sizes: YaRN and dynamic scaling lengthen max_context.
+// Rotary settings. Up to version 4, transformers writes `rope_theta` and `rope_scaling`; from 5 on,
+// `rope_parameters`. If a file has both, a non-empty rope_scaling wins, and settings that the object does not
+// have are looked up beside it. Call it after the sizes: YaRN and dynamic scaling lengthen max_context.
 absl::Status ReadRope(const JsonFields& fields, const RopeFields& names, ModelConfig& config);
 // The same, of one object such as rope_parameters.full_attention.
 absl::Status ReadRopeObject(const JsonFields& fields, const JsonFields& rope, const RopeFields& names,
@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<bool>> ReadLayerTypes(const JsonFields& fields, int32
 // Gives sliding layers a window of this many positions, and the others none.
 void SetWindows(const std::vector<bool>& slides, int32_t window, ModelConfig& config);
 
-// How many experts there are, in the field `name`, and num_experts_per_tok, how many of them a row takes.
+// The number of experts, in the field `name`, and num_experts_per_tok, how many of them a row takes.
 absl::Status ReadExpertCounts(const JsonFields& fields, absl::string_view name, int32_t default_experts,
                               int32_t default_chosen, ModelConfig& config);
 // Sets for each layer whether it has experts.

@@ -10,10 +10,10 @@
 namespace tandem {
 
 // The settings of a draft head: a model that reads the target's hidden states. Row j of a head has the token
-// at position j + 1 and the target's states behind the token at position j, and its logits are for position j
-// + 2.
+// at position j + 1 and the target's states behind the token at position j. Its logits are for position j +
+// 2.
 //
-// Heads of one decoder layer read the tokens too. Where the target has not computed the states yet, in a
+// Heads of one decoder layer also read the tokens. If the target has not computed the states yet, in a
 // candidate tree, the row takes the output state of the row before it instead (EAGLE, Li et al., 2024,
 // section 4).
 //
@@ -24,10 +24,10 @@ namespace tandem {
 //
 // MTP is multi-token prediction: the next-token module in the files of MiMo's models (Xiaomi, 2025, section
 // 2.2), chained for more than one step. Medusa heads (Cai et al., 2024, section 2.1.1) read one state and
-// nothing else: not the token, nor rows before. A row has logits for positions j + 2, j + 3, ..., one head's
-// each, and there are no rows in trees.
+// nothing else, neither the token nor earlier rows. A row has logits for positions j + 2, j + 3, ..., from
+// one head each, and trees have no rows.
 //
-//   Medusa:   x = state; of every residual block: x = x + silu(W x + b)                output = head_k(x)
+//   Medusa:   x = state; for every residual block: x = x + silu(W x + b)                output = head_k(x)
 struct HeadConfig {
   enum class Kind { kEagle, kEagle3, kMedusa, kMtp };
   Kind kind = Kind::kEagle3;
@@ -67,7 +67,7 @@ struct HeadConfig {
 // "eagle", "eagle3", "medusa" or "mtp".
 absl::string_view HeadKindName(HeadConfig::Kind kind);
 
-// The head of a folder whose config.json does not say that it is one, but whose tensors do (`fc.weight`).
+// The head of a folder whose config.json does not say that it is a head, but whose tensors do (`fc.weight`).
 HeadConfig EagleByTensors();
 
 // The next-token module of a target's own folder.

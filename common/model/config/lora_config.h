@@ -11,9 +11,9 @@
 
 namespace tandem {
 
-// What a PEFT folder's adapter_config.json says of a LoRA adapter (Hu et al., LoRA, 2021), as far as it says
-// what is computed. Modules are named by their paths, such as "model.layers.0.self_attn.q_proj"; a name in
-// the file stands for every path that it ends.
+// The settings of a LoRA adapter (Hu et al., LoRA, 2021) in a PEFT folder's adapter_config.json that affect
+// what is computed. Modules are named by their paths, such as "model.layers.0.self_attn.q_proj". A name in
+// the file means every path that ends in it.
 struct LoraConfig {
   int32_t rank = 0;
   double alpha = 0.0;
@@ -39,9 +39,9 @@ struct LoraConfig {
 inline constexpr int32_t kMostLoraRank = 1024;
 
 // Reads and checks the text of an adapter_config.json. InvalidArgument names the field, its value and what
-// was expected; Unimplemented is what would change the result and is not there: other methods than LoRA,
-// DoRA, biases, modules_to_save, initialisations that change the model's own weights, and any field that is
-// not known here and says something. `path` is used in messages only.
+// was expected. Unimplemented for settings that would change the result and are not supported: methods other
+// than LoRA, DoRA, biases, modules_to_save, initialisations that change the model's own weights, and any
+// unknown field with a value. `path` is only used in messages.
 absl::StatusOr<LoraConfig> ParseLoraConfig(absl::string_view json, absl::string_view path);
 
 }  // namespace tandem

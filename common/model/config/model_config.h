@@ -15,7 +15,7 @@
 namespace tandem {
 
 // The decoder-only transformer that a Hugging Face config.json describes: its sizes and settings here, and
-// how they are put together in `block`. families/family.h has those that there are.
+// its structure in `block`. family.h lists the supported ones.
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM", ...
   int32_t hidden_size = 0;
@@ -75,9 +75,9 @@ struct ModelConfig {
   }
 };
 
-// Reads and checks the text of a config.json, a draft head's included (head_format.h). Every size is bounded
-// (InvalidArgument names the field, its value and what was expected); an architecture or feature that would
-// change the result and is not implemented is Unimplemented. `path` is used in messages only.
+// Reads and checks the text of a config.json, also of a draft head (head_format.h). Every size is bounded:
+// InvalidArgument names the field, its value and what was expected. Unimplemented for an architecture or
+// feature that would change the result and is not supported. `path` is only used in messages.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view path);
 
 // generation_config.json: what the model's authors recommend. Absent fields are absent.
@@ -90,7 +90,7 @@ struct GenerationDefaults {
   std::optional<double> repetition_penalty;
 };
 
-// Errors as ParseModelConfig's; ids are not yet compared with a vocabulary.
+// Errors as in ParseModelConfig; ids are not yet compared with a vocabulary.
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(absl::string_view json, absl::string_view path);
 
 }  // namespace tandem

@@ -8,9 +8,9 @@
 
 namespace tandem {
 
-// How the matrices of a model's folder are kept that are not plain floats, as config.json's
-// `quantization_config` says. Which matrices these are follows from their tensors: one that lies there as a
-// plain "NAME.weight" is read as that. A number is (code - zero point) * scale.
+// How a model's folder stores matrices that are not plain floats, as config.json's `quantization_config`
+// says. Their tensors tell which matrices these are: a plain "NAME.weight" is read as such. A number is (code
+// - zero point) * scale.
 struct Quantization {
   // The tensors of a matrix NAME [outputs, inputs], and how codes lie in them. Integers of less than 32 bits
   // stand side by side in I32 words, the first one in the lowest bits where nothing else is said.
@@ -43,8 +43,8 @@ struct Quantization {
   bool needs_group_index = false;
 };
 
-// Reads and checks `quantization_config`, which `fields` are. InvalidArgument for what contradicts itself or
-// is no configuration, Unimplemented, with what is supported, for a method or a variant that is not read.
+// Reads and checks `quantization_config`, given as `fields`. InvalidArgument if it contradicts itself or is
+// no configuration. Unimplemented, with what is supported, for a method or variant that is not supported.
 absl::StatusOr<Quantization> ReadQuantization(const JsonFields& fields);
 
 }  // namespace tandem

@@ -15,17 +15,15 @@ struct JsonLimits {
   size_t max_values = 4'000'000;
 };
 
-// Parses a JSON text that somebody else wrote. Stricter than the grammar: a key that stands twice in one
-// object is refused, since readers disagree on which of the two counts, and depth and number of values are
-// bounded.
+// Parses a JSON text from outside. Stricter than the grammar: refuses a key that occurs twice in one object,
+// because readers disagree on which one counts, and bounds depth and number of values.
 //
 // Errors are InvalidArgument: "PATH: byte OFFSET: what was found and what was expected". `path` and
-// `first_byte` (where `text` starts in that file) are used in messages only.
+// `first_byte` (where `text` starts in that file) are only used in messages.
 absl::StatusOr<nlohmann::json> ParseStrictJson(absl::string_view text, absl::string_view path,
                                                size_t first_byte = 0, const JsonLimits& limits = {});
 
-// Text and values from outside as they may stand in a message: shortened when long, unprintable bytes
-// replaced.
+// Text and values from outside in a form for messages: shortened if long, unprintable bytes replaced.
 std::string PrintableText(absl::string_view text);
 std::string PrintableValue(const nlohmann::json& value);
 

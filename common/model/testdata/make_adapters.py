@@ -25,6 +25,7 @@ import torch
 import transformers
 
 import make_family_models as families
+from seeded_values import values
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 # name -> (family, settings, lengths of sequences)
@@ -48,7 +49,7 @@ LEFT_OUT = ("base_model_name_or_path", "peft_version", "revision", "auto_mapping
 
 
 def write_tensors(path, tensors, seed):
-    state = {name: families.values(seed, index, shape, center, step, bits)
+    state = {name: values(seed, index, shape, center, step, bits)
              for index, (name, shape, center, step, bits) in enumerate(tensors)}
     safetensors.numpy.save_file(state, path, metadata={"format": "pt"})
 

@@ -2,8 +2,8 @@
 """Writes families/NAME.json beside this script: tiny models of every family, with reference values from the
 transformers library.
 
-No weights are kept: they follow from a seed, here and in common/model/testing/family_fixture.cc. Tensor t of the list,
-element i, with x = Mix64(seed * 2^40 + t * 2^24 + i), is
+No weights are kept: they follow from a seed, in seeded_values.py and in common/model/testing/family_fixture.cc.
+Tensor t of the list, element i, with x = Mix64(seed * 2^40 + t * 2^24 + i), is
 
     center + step * (2 * (x >> (64 - bits)) + 1 - 2^bits)
 
@@ -29,6 +29,8 @@ import numpy
 import safetensors.numpy
 import torch
 import transformers
+
+from seeded_values import values
 
 GREEDY_TOKENS = 12
 # Greedy tokens must not hang on the order of a sum, nor repeat one token: seeds are tried until every gap and
@@ -160,22 +162,12 @@ MODELS = {
         rope_parameters=rope("yarn", 150000.0, factor=4.0, original_max_position_embeddings=16, truncate=False),
         max_position_embeddings=64, **{**GATED, "num_hidden_layers": 3, "intermediate_size": 32}), [5, 40], True),
     "glm4": (transformers.Glm4Config(max_position_embeddings=64, head_dim=16, **GATED), [5, 40], True),
+    "starcoder2": (transformers.Starcoder2Config(sliding_window=8, max_position_embeddings=64, **GATED), [5, 40], True),
+    # No window, no bias but those of norms, and an output matrix of its own.
+    "starcoder2-plain": (transformers.Starcoder2Config(
+        use_bias=False, tie_word_embeddings=False, max_position_embeddings=64,
+        rope_parameters=rope("default", 100000.0), **GATED), [5, 40], True),
 }
-
-
-def mix64(x):
-    with numpy.errstate(over="ignore"):
-        x = x + numpy.uint64(0x9e3779b97f4a7c15)
-        x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xbf58476d1ce4e5b9)
-        x = (x ^ (x >> numpy.uint64(27))) * numpy.uint64(0x94d049bb133111eb)
-        return x ^ (x >> numpy.uint64(31))
-
-
-def values(seed, index, shape, center, step, bits):
-    count = int(numpy.prod(shape))
-    x = mix64(numpy.uint64((seed << 40) + (index << 24)) + numpy.arange(count, dtype=numpy.uint64))
-    levels = 2 * (x >> numpy.uint64(64 - bits)).astype(numpy.int64) + 1 - (1 << bits)
-    return (center + step * levels).astype(numpy.float32).reshape(shape)
 
 
 def distribution(name, shape, config):

@@ -15,26 +15,12 @@ import pathlib
 import gguf
 import numpy
 
+from seeded_values import values
+
 HERE = pathlib.Path(__file__).resolve().parent
 KINDS = {"f32": gguf.GGMLQuantizationType.F32, "bf16": gguf.GGMLQuantizationType.BF16}
 MODELS = {"deepseek-v2-lite": "bf16", "deepseek-v2": "bf16", "deepseek-v3": "f32"}
 BIAS = "mlp.gate.e_score_correction_bias"
-
-
-def mix64(x):
-    with numpy.errstate(over="ignore"):
-        x = x + numpy.uint64(0x9e3779b97f4a7c15)
-        x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xbf58476d1ce4e5b9)
-        x = (x ^ (x >> numpy.uint64(27))) * numpy.uint64(0x94d049bb133111eb)
-        return x ^ (x >> numpy.uint64(31))
-
-
-def values(seed, index, shape, center, step, bits):
-    """As make_family_models.py has them."""
-    count = int(numpy.prod(shape))
-    x = mix64(numpy.uint64((seed << 40) + (index << 24)) + numpy.arange(count, dtype=numpy.uint64))
-    levels = 2 * (x >> numpy.uint64(64 - bits)).astype(numpy.int64) + 1 - (1 << bits)
-    return (center + step * levels).astype(numpy.float32).reshape(shape)
 
 
 def add_keys(writer, config, is_older):

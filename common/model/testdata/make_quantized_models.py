@@ -41,7 +41,8 @@ from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_in
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from transformers.integrations import finegrained_fp8
 
-from make_family_models import distribution, mix64, rounded, values
+from make_family_models import distribution, rounded
+from seeded_values import mix64, values
 
 SEED = 1
 SIZES = dict(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,

@@ -19,14 +19,15 @@ namespace tandem {
 std::vector<std::string> AdapterNames();
 nlohmann::json AdapterGolden(const std::string& name);
 
-// The model that they are of.
+// The model that the adapter belongs to.
 std::shared_ptr<const Model> MakeAdaptedModel(const nlohmann::json& golden,
                                               TensorView::DType dtype = TensorView::DType::kF32);
 
 // Writes the adapter of that seed to a folder.
 void WriteAdapter(const nlohmann::json& golden, uint64_t seed, const TemporaryFolder& folder,
                   TensorView::DType dtype = TensorView::DType::kF32);
-// Writes it to a temporary one and loads it from there; a test failure and null when that fails.
+// Writes the adapter to a temporary folder and loads it from there; on an error, the test fails and the
+// result is null.
 std::shared_ptr<const LoraAdapter> MakeAdapter(const nlohmann::json& golden, uint64_t seed,
                                                const ModelConfig& model,
                                                TensorView::DType dtype = TensorView::DType::kF32);

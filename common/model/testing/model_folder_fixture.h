@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-// The bytes of a safetensors file with this header, whatever it says.
+// The bytes of a safetensors file with this header, valid or not.
 std::string SafetensorsBytes(absl::string_view header, absl::string_view data);
 
 // Name, shape of a BF16 tensor.
@@ -26,7 +26,7 @@ std::string SafetensorsBytes(const TensorShapes& tensors);
 nlohmann::json SmallConfig();
 TensorShapes SmallTensors();
 
-// Touches every byte of every tensor. May be anything, NaN included.
+// Reads every byte of every tensor. The result may be anything, NaN included.
 double SumOfWeights(const Model& model);
 
 }  // namespace tandem

@@ -23,7 +23,7 @@ std::string QuantizedWeights(const nlohmann::json& golden);
 // Writes config.json and model.safetensors.
 void WriteQuantizedModel(const nlohmann::json& golden, const TemporaryFolder& folder);
 
-// Of a tensor in a golden file, by its name; a test failure where there is none.
+// A tensor in a golden file, by its name; the test fails if there is none.
 nlohmann::json& QuantizedTensorEntry(nlohmann::json& golden, absl::string_view name);
 
 }  // namespace tandem

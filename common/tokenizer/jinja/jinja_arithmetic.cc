@@ -31,7 +31,7 @@ absl::Status DivisionByZero() {
 
 std::optional<int64_t> Power(int64_t base, int64_t exponent) {
   std::optional<int64_t> result = 1;
-  // Any base but -1, 0 and 1 leaves the range within 63 steps.
+  // Any base except -1, 0 and 1 leaves the range within 63 steps.
   if (base == 0 || base == 1) return exponent == 0 ? 1 : base;
   if (base == -1) return exponent % 2 == 0 ? 1 : -1;
   for (; exponent > 0 && result.has_value(); --exponent) result = CheckedMultiply(*result, base);

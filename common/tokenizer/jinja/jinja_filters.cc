@@ -23,14 +23,14 @@ namespace {
 using Result = absl::StatusOr<JinjaValue>;
 using Filter = JinjaFilter;
 
-// A filter of strings first turns its value into one, as Jinja does.
+// String filters first convert their value to a string, as in Jinja.
 template <typename Function>
 Result OnText(const JinjaValue& value, JinjaBudget& budget, Function function) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
   return JinjaValue::String(std::string(function(text)));
 }
 
-// Jinja's own title case: words begin behind white space, '-' and opening brackets.
+// Jinja's own title case: words begin after white space, '-' and opening brackets.
 std::string TitleFilter(absl::string_view text) {
   std::string out;
   std::string word;
@@ -191,7 +191,8 @@ Result MapFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
   return JinjaValue::List(std::move(mapped));
 }
 
-// Python's int(text, base), for bases 2, 8 and 16, with or without their prefix; 0 takes the base from it.
+// Python's int(text, base), for bases 2, 8 and 16, with or without their prefix. With 0, the text's prefix
+// gives the base.
 std::optional<int64_t> IntegerOfBase(absl::string_view text, int64_t base) {
   const std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
   absl::string_view digits = lower;
@@ -288,7 +289,7 @@ const absl::flat_hash_map<absl::string_view, Filter>& Filters() {
   return *filters;
 }
 
-// Tests that look at the value alone; nothing for other names.
+// Tests of the value alone; nullopt for other names.
 std::optional<bool> SimpleTest(absl::string_view name, const JinjaValue& value) {
   const bool is_bool = value.As<bool>() != nullptr;
   const bool is_int = value.As<int64_t>() != nullptr;

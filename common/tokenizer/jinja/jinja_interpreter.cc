@@ -131,7 +131,7 @@ absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteFor(const JinjaS
   TANDEM_ASSIGN_OR_RETURN(JinjaValue::Items items, FilteredItems(statement));
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue list, JinjaValue::List(std::move(items)));
   const auto& shared = *list.As<std::shared_ptr<const JinjaList>>();
-  // As Jinja has it, "else" is for a loop in which no pass came to its end.
+  // As in Jinja, "else" runs if no pass of the loop reached its end.
   bool is_through = false;
   for (size_t i = 0; i < shared->items.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(budget_.Step());
@@ -287,7 +287,7 @@ JinjaInterpreter::Result JinjaInterpreter::EvaluateSlice(const JinjaExpression& 
   }
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget_));
   const auto length = static_cast<int64_t>(items.size());
-  // A step longer than the list is as good as one of its length, and cannot overflow.
+  // A step longer than the list has the same effect as one of its length, and cannot overflow.
   const int64_t step = std::clamp(bounds[2].value_or(1), -length - 1, length + 1);
   if (step == 0) return absl::InvalidArgumentError("the step of a slice is zero");
   const int64_t low = step > 0 ? 0 : -1;
@@ -399,7 +399,7 @@ JinjaInterpreter::Result JinjaInterpreter::CallFunction(const std::string& name,
   if (first == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " expects an argument"));
   TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(*first, budget_));
   if (name == "raise_exception") {
-    error_is_placed_ = true;  // the template's own words are for its user
+    error_is_placed_ = true;  // a template's own error message goes to the user unchanged
     return absl::InvalidArgumentError(text);
   }
   return JinjaValue::String(absl::FormatTime(text, *now_, absl::UTCTimeZone()));

@@ -67,7 +67,7 @@ class Lexer {
     rest_.remove_prefix(count);
   }
 
-  // Reads plain text up to the next tag and strips what the tag asks for.
+  // Reads plain text up to the next tag, and strips it as the tag demands.
   absl::Status ReadText() {
     size_t end = 0;
     while (end < rest_.size()) {
@@ -103,7 +103,7 @@ class Lexer {
     return text;
   }
 
-  // lstrip_blocks: a tag alone on its line takes the blanks before it along.
+  // lstrip_blocks: drops the blanks before a tag that begins its line.
   absl::string_view StripIndentation(absl::string_view text) const {
     const size_t newline = text.rfind('\n');
     const size_t line_begin = newline == absl::string_view::npos ? 0 : newline + 1;
@@ -121,8 +121,8 @@ class Lexer {
     return length;
   }
 
-  // Leaves a tag whose end marker, with its sign, has `length` bytes: a '-' strips the white space behind it,
-  // and blocks and comments take one newline along.
+  // Leaves a tag whose end marker, with its sign, has `length` bytes. A '-' strips the white space after it.
+  // Blocks and comments also drop one newline.
   void EndTag(size_t length, bool trims_newline) {
     const char sign = rest_[0];
     size_t total = length;
@@ -144,7 +144,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // The bytes of a tag that is no more than `name`, up to its end marker with its sign; 0: another tag.
+  // If a tag contains only `name`, the number of bytes up to its end marker with its sign; otherwise 0.
   size_t TagLength(absl::string_view text, absl::string_view name) const {
     size_t length = SpaceLength(text);
     if (!absl::StartsWith(text.substr(length), name)) return 0;
@@ -155,8 +155,8 @@ class Lexer {
     return absl::StartsWith(end.substr(has_sign ? 1 : 0), "%}") ? length : 0;
   }
 
-  // `{% raw %}`, whose first `length` bytes behind the marker are up to its end: what follows is text up to
-  // `{% endraw %}`.
+  // Reads `{% raw %}`. Its end marker is `length` bytes after its beginning. Everything up to `{% endraw %}`
+  // is text.
   absl::Status ReadRaw(size_t length) {
     const auto end_tag = [&](bool trims_newline) {
       EndTag(rest_[0] == '-' || rest_[0] == '+' ? 3 : 2, trims_newline);
@@ -278,7 +278,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // Reads the escape sequence at `at`, as Python does, and moves behind it.
+  // Reads the escape sequence at `at`, as Python does, and moves past it.
   absl::Status ReadEscape(size_t& at, std::string& value) {
     if (at + 1 >= rest_.size()) return Malformed("a string is not ended");
     static constexpr absl::string_view kLetters = "ntrabfv\\'\"";
@@ -298,7 +298,7 @@ class Lexer {
         code_point = code_point * 8 + static_cast<uint32_t>(rest_[at] - '0');
       }
     } else if (digits == 0) {
-      value += '\\';  // an unknown escape stands for itself
+      value += '\\';  // an unknown escape is kept unchanged
       value += letter;
       return absl::OkStatus();
     } else {

@@ -76,7 +76,7 @@ absl::StatusOr<JinjaValue> SplitText(const std::string& text, const JinjaArgumen
     if (limit->As<int64_t>() == nullptr) return absl::InvalidArgumentError("maxsplit is not an integer");
     max_splits = *limit->As<int64_t>();
   }
-  // Paid before it is made: at worst every byte is a part.
+  // Charged in advance: at worst, every byte is a part.
   TANDEM_RETURN_IF_ERROR(budget.Bytes(separator.has_value() ? text.size() / separator->size() : text.size()));
   return TextList(PythonSplit(text, separator, max_splits), budget);
 }
@@ -154,7 +154,7 @@ absl::StatusOr<JinjaValue> CallStringMethod(const std::string& text, absl::strin
     const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
     return JinjaValue::Bool(!text.empty() && std::all_of(text.begin(), text.end(), is_digit));
   }
-  // What is left is join.
+  // The only remaining method is join.
   const JinjaValue* parts = arguments.Find(0, "iterable");
   if (parts == nullptr) return absl::InvalidArgumentError("join expects a list");
   return ApplyJinjaFilter("join", *parts, JinjaArguments{{JinjaValue::String(text)}, {}}, budget);

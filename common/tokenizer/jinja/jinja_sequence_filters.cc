@@ -24,7 +24,8 @@ bool IsSet(const JinjaArguments& arguments, size_t index, absl::string_view name
   return given != nullptr && given->IsTrue();
 }
 
-// What items are ordered or told apart by: themselves or a member, in lower case unless case counts.
+// The keys by which items are sorted or compared: the items themselves or a member, in lower case unless
+// `case_sensitive`.
 absl::StatusOr<std::vector<JinjaValue>> KeysOf(const JinjaValue::Items& items, const JinjaValue* attribute,
                                                bool case_sensitive, JinjaBudget& budget) {
   std::vector<JinjaValue> keys;
@@ -43,7 +44,7 @@ absl::StatusOr<std::vector<JinjaValue>> KeysOf(const JinjaValue::Items& items, c
   return keys;
 }
 
-// The places of `keys` in their order, equal ones as they stand.
+// The sorted order of `keys`, as indices. Equal keys keep their order.
 absl::StatusOr<std::vector<size_t>> OrderOf(const std::vector<JinjaValue>& keys, bool reverse,
                                             JinjaBudget& budget) {
   std::vector<size_t> order(keys.size());
@@ -169,7 +170,7 @@ Result SumFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
   return sum;
 }
 
-// The value as a number; nothing for what is none.
+// The value as a number; null if it is none.
 const double* NumberOf(const JinjaValue& value, double& storage) {
   if (const bool* flag = value.As<bool>()) {
     storage = *flag ? 1.0 : 0.0;
@@ -191,7 +192,7 @@ Result FloatFilter(const JinjaValue& value, const JinjaArguments& arguments, Jin
   return fallback == nullptr ? JinjaValue::Float(0.0) : *fallback;
 }
 
-// A decimal is rounded as Python does: half to even, of what the binary number really is.
+// Rounds as Python does: half to even, for the exact value of the binary number.
 Result RoundFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
   double number = 0.0;
   if (value.AsString() != nullptr || NumberOf(value, number) == nullptr) {
@@ -209,7 +210,7 @@ Result RoundFilter(const JinjaValue& value, const JinjaArguments& arguments, Jin
   if (method == "floor") return JinjaValue::Float(std::floor(number * scale) / scale);
   if (method != "common") return absl::InvalidArgumentError("round: method must be common, ceil or floor");
   if (value.As<double>() == nullptr) {
-    // A whole number stays one.
+    // An integer stays an integer.
     return JinjaValue::Int(
         static_cast<int64_t>(precision >= 0 ? number : std::nearbyint(number * scale) / scale));
   }

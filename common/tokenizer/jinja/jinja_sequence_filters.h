@@ -10,7 +10,7 @@ namespace tandem {
 
 using JinjaFilter = absl::StatusOr<JinjaValue> (*)(const JinjaValue&, const JinjaArguments&, JinjaBudget&);
 
-// Jinja's filters that order, group and add up sequences, and those of numbers: sort, unique, groupby,
+// Jinja's filters that order, group and add up sequences, and those for numbers: sort, unique, groupby,
 // dictsort, min, max, sum, float, round, abs, indent.
 const absl::flat_hash_map<absl::string_view, JinjaFilter>& JinjaSequenceFilters();
 

@@ -25,8 +25,8 @@ class Parser : private JinjaExpressionParser {
   }
 
  private:
-  // Parses up to a block tag named in `endings`, and leaves the position behind that name; without endings,
-  // up to the end.
+  // Parses up to a block tag named in `endings`, and stops after that name. Without endings, parses up to the
+  // end.
   absl::StatusOr<JinjaBody> ParseBody(std::vector<absl::string_view> endings, std::string& ending) {
     if (++block_depth_ > kMaxBlockDepth) return Malformed("blocks nest too deeply");
     JinjaBody body;
@@ -197,7 +197,7 @@ class Parser : private JinjaExpressionParser {
     return statement;
   }
 
-  // {% generation %} marks what the model said, for training; it changes no output.
+  // {% generation %} marks the model's text for training. It does not change the output.
   absl::StatusOr<Statement> ParseGeneration() {
     Statement statement = Make(Statement::Kind::kBlock);
     TANDEM_RETURN_IF_ERROR(EndBlock());

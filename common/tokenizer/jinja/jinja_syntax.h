@@ -84,8 +84,8 @@ struct JinjaMacro {
   JinjaBody body;
 };
 
-// Parses a template. InvalidArgument with the line for what is malformed, Unimplemented for what Jinja knows
-// but chat templates do not use (inheritance, includes, recursive loops and so on).
+// Parses a template. InvalidArgument, with the line, for malformed text. Unimplemented for features of Jinja
+// that chat templates do not use (inheritance, includes, recursive loops and so on).
 absl::StatusOr<JinjaBody> ParseJinja(absl::string_view source);
 
 }  // namespace tandem

@@ -41,7 +41,7 @@ std::string FloatText(double value) {
   return text;
 }
 
-// The number that a bool, an int or a float is in arithmetic.
+// The numeric value of a bool, an int or a float.
 const double* AsNumber(const JinjaValue& value, double& storage) {
   if (const bool* b = value.As<bool>()) {
     storage = *b ? 1 : 0;
@@ -121,7 +121,7 @@ std::string JsonFloat(double value) {
   return FloatText(value);
 }
 
-// Writes a value as JSON into `out`, paying for what it adds.
+// Writes a value as JSON to `out`, and charges the budget for it.
 class JsonWriter {
  public:
   JsonWriter(int indent, JinjaBudget& budget) : indent_(indent), budget_(budget) {}
@@ -174,7 +174,7 @@ class JsonWriter {
     out_ += ']';
     return absl::OkStatus();
   }
-  // As json.dumps writes keys that are no strings: as strings.
+  // Like json.dumps, writes keys that are not strings as strings.
   void WriteKey(const JinjaValue& key) {
     if (const std::string* text = key.AsString()) return AppendJsonString(*text, out_);
     const double* number = key.As<double>();

@@ -143,7 +143,7 @@ absl::StatusOr<bool> JinjaEqual(const JinjaValue& a, const JinjaValue& b, JinjaB
 absl::StatusOr<bool> JinjaLess(const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget);
 // Python's `needle in haystack`.
 absl::StatusOr<bool> JinjaContains(const JinjaValue& haystack, const JinjaValue& needle, JinjaBudget& budget);
-// What a loop over the value runs over: items, characters, keys; nothing for an undefined value.
+// The elements that a loop over the value visits: items, characters, keys; none for an undefined value.
 absl::StatusOr<JinjaValue::Items> JinjaIterate(const JinjaValue& value, JinjaBudget& budget);
 
 // The length in characters of well-formed UTF-8.

@@ -35,15 +35,15 @@ bool IsAscii(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-// The only composition that utf8proc makes and the Hugging Face library does not of characters that are not
-// inert.
+// Among characters that are not inert, the only composition that utf8proc makes and the Hugging Face library
+// does not.
 constexpr utf8proc_int32_t kNewerComposition = 0x11938;
 constexpr uint32_t kNewerCompositionParts[] = {0x11935, 0x11930};
 
 struct MarkedCodePoint {
   utf8proc_int32_t code_point;
   utf8proc_propval_t combining_class;
-  bool inert;  // no combining class, part of no composition
+  bool inert;  // has no combining class and is in no composition
 };
 
 absl::Status DecomposeCodePoint(uint32_t code_point, utf8proc_option_t options,
@@ -82,7 +82,7 @@ void OrderCombiningMarks(std::vector<MarkedCodePoint>& text) {
   }
 }
 
-// Appends what the code points compose to.
+// Appends the composition of the code points.
 absl::Status ComposeAndClear(std::vector<utf8proc_int32_t>& code_points, std::string& out) {
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   const utf8proc_ssize_t length = utf8proc_normalize_utf32(
@@ -165,7 +165,7 @@ bool IsNumeric(uint32_t code_point) {
 
 bool IsWordCharacter(uint32_t code_point) {
   if (code_point == 0x200C || code_point == 0x200D) return true;  // Join_Control
-  // Symbols that are Alphabetic: circled, squared and negative letters.
+  // Symbols with the property Alphabetic: circled, squared and negative letters.
   if ((code_point >= 0x24B6 && code_point <= 0x24E9) || (code_point >= 0x1F130 && code_point <= 0x1F149) ||
       (code_point >= 0x1F150 && code_point <= 0x1F169) || (code_point >= 0x1F170 && code_point <= 0x1F189)) {
     return true;

@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-// What stands at the beginning of a byte string that should be UTF-8.
+// The beginning of a byte string that should be UTF-8.
 struct Utf8Unit {
   enum class Kind {
     kCharacter,   // `length` bytes form one well-formed character
@@ -25,7 +25,7 @@ struct Utf8Unit {
 // `bytes` must not be empty. Surrogates, overlong forms and values beyond U+10FFFF are invalid.
 Utf8Unit ReadUtf8(absl::string_view bytes);
 
-// The offset of the first byte that is not part of well-formed UTF-8, or nothing.
+// The offset of the first byte that is not part of well-formed UTF-8; nullopt if there is none.
 std::optional<size_t> FindInvalidUtf8(absl::string_view bytes);
 
 void AppendUtf8(uint32_t code_point, std::string& out);
@@ -41,9 +41,9 @@ bool IsWordCharacter(uint32_t code_point);
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// `text` must be well-formed UTF-8. The tables are those of the Hugging Face library: characters younger than
-// them stay as they are. Linear up to the sorting of runs of combining marks, which is
-// O(n log n); utf8proc's own reordering is quadratic and so not used.
+// `text` must be well-formed UTF-8. The tables are those of the Hugging Face library: characters that are
+// newer than the tables stay unchanged. Linear, except for the sorting of runs of combining marks, which is
+// O(n log n). utf8proc's own reordering is quadratic, and so not used.
 absl::StatusOr<std::string> NormalizeUnicode(absl::string_view text, NormalizationForm form);
 
 // Lower case, one character at a time, without context.

@@ -20,7 +20,7 @@ struct ScriptRun {
 
 #include "common/tokenizer/unicode/unicode_tables.inc"
 
-// The run of a sorted table that holds the character, or null.
+// The run of a sorted table that contains the character, or null.
 template <typename Run, size_t kSize>
 const Run* FindRun(const Run (&table)[kSize], uint32_t code_point) {
   const auto holds_or_follows = [](const Run& run, uint32_t c) { return run.last < c; };

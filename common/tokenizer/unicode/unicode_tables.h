@@ -16,10 +16,10 @@ struct CodePointRange {
   uint32_t last;
 };
 
-// Characters that Unicode assigned after the version that PCRE2 10.42 knows (14), up to that of the Oniguruma
-// in Hugging Face's `tokenizers` (16). Each candidate is an older character that is as long in UTF-8 and has
-// the same category and case. Of the same script are those among the first kNumOfScript, but for scripts that
-// are newer too or among ScriptsWithNewerCharacters.
+// Characters that Unicode assigned after version 14, which PCRE2 10.42 knows, up to version 16, which the
+// Oniguruma in Hugging Face's `tokenizers` knows. Each candidate is an older character of the same length in
+// UTF-8, with the same category and case. The first kNumOfScript candidates also have the same script, unless
+// the script is newer too or in ScriptsWithNewerCharacters.
 struct StandIn {
   static constexpr size_t kNumOfScript = 4;
   uint32_t first;
@@ -29,23 +29,25 @@ struct StandIn {
 // By first character, without overlap.
 absl::Span<const StandIn> StandIns();
 
-// Scripts that their stand-ins do not tell apart from others, by names as NormalizePropertyName gives them.
+// Scripts whose characters cannot be told from others by their stand-ins. Names as from
+// NormalizePropertyName.
 absl::Span<const absl::string_view> ScriptsWithNewerCharacters();
 
-// Characters younger than the tables by which `tokenizers` normalizes: they stay as they are, where they are.
+// Characters that are newer than the tables by which `tokenizers` normalizes: they stay unchanged in place.
 bool HasNoNormalForm(uint32_t code_point);
 
-// Characters younger than utf8proc's tables that are part of words, or numeric, in `tokenizers`.
+// Characters that are newer than utf8proc's tables and that `tokenizers` treats as parts of words, or as
+// numeric.
 bool IsNewerWordCharacter(uint32_t code_point);
 bool IsNewerNumeric(uint32_t code_point);
 // The lower case of such a character.
 std::optional<uint32_t> FindNewerLowercase(uint32_t code_point);
 
-// What the pre-tokenizer Punctuation cuts at: ASCII's, and what was punctuation in Unicode 8.
+// Where the pre-tokenizer Punctuation cuts: ASCII's punctuation, and that of Unicode 8.
 bool IsPunctuation(uint32_t code_point);
 
-// A number for the script that the pre-tokenizer UnicodeScripts sees in a character; kana count as Han.
-// Characters of kAnyWritingSystem, the space and unassigned ones, go with any script.
+// The number of the script that the pre-tokenizer UnicodeScripts assigns to a character; kana count as Han.
+// Characters of kAnyWritingSystem, which are the space and unassigned ones, go with any script.
 inline constexpr int kAnyWritingSystem = 0;
 int WritingSystem(uint32_t code_point);
 

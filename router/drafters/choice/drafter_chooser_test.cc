@@ -217,7 +217,7 @@ TEST(DrafterChooserTest, AHeadIsLearnedFromAShareOfAllPrompts) {
   // 2 % of 2,000, less those that fall on a refresh of plain decoding.
   EXPECT_GE(used["head"], 25);
   EXPECT_LE(used["head"], 60);
-  // The head is replaced by a better one: what it drafts for says so.
+  // The head is replaced by a better one, which shows in the requests that it drafts for.
   head = 0.9;
   for (int i = 0; i < 1000; ++i) serve(chooser);
   used.clear();

@@ -118,7 +118,7 @@ TEST(HangingDrafterTest, TheOthersGoOn) {
               HasSubstr(absl::StrCat(
                   "tandem_router_feedback_withheld_total{drafter=\"hanging\",reason=\"busy\"} ", kRequests)));
   EXPECT_THAT(text, HasSubstr("tandem_router_feedback_requests_total{outcome=\"incomplete\"} "));
-  // That one as well is learned from when it is given up.
+  // The incomplete request also teaches the sink, once feedback gives up on the hanging drafter.
   feedback.reset();
   EXPECT_EQ(sink.WaitFor("good", 2 + kRequests), 2 + kRequests);
 }

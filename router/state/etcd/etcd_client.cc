@@ -36,16 +36,21 @@ bool RefusesToken(const absl::Status& status) {
           status.message() == "etcdserver: user name is empty");
 }
 
-absl::StatusOr<std::string> ReadPassword(const std::string& path) {
-  absl::StatusOr<std::string> password = ReadFile(path, kMaxPasswordBytes);
-  if (!password.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--state-password-file: ", password.status().message()));
+absl::StatusOr<Secret> ReadPassword(const std::string& path) {
+  absl::StatusOr<std::string> content = ReadFile(path, kMaxPasswordBytes);
+  if (!content.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--state-password-file: ", content.status().message()));
   }
-  absl::StripTrailingAsciiWhitespace(&*password);
-  if (password->empty()) {
+  Secret password(absl::StripTrailingAsciiWhitespace(*content));
+  Cleanse(*content);
+  if (password.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--state-password-file: ", path, " is empty"));
   }
   return password;
+}
+
+void ShowToken(const Secret& token, grpc::ClientContext& context) {
+  if (!token.empty()) context.AddMetadata("token", std::string(token.Reveal()));
 }
 
 // Whether `endpoint` may be asked without TLS.
@@ -113,8 +118,8 @@ void EtcdClient::TryNext() {
   current_ = (current_ + 1) % members_.size();
 }
 
-absl::StatusOr<std::string> EtcdClient::Token(const Member& member, absl::Time deadline) {
-  if (options_.username.empty()) return std::string();
+absl::StatusOr<Secret> EtcdClient::Token(const Member& member, absl::Time deadline) {
+  if (options_.username.empty()) return Secret();
   {
     absl::MutexLock lock(&mutex_);
     if (!token_.empty()) return token_;
@@ -123,11 +128,15 @@ absl::StatusOr<std::string> EtcdClient::Token(const Member& member, absl::Time d
   context.set_deadline(absl::ToChronoTime(deadline));
   etcdserverpb::AuthenticateRequest request;
   request.set_name(options_.username);
-  request.set_password(options_.password);
+  request.set_password(std::string(options_.password.Reveal()));
   etcdserverpb::AuthenticateResponse response;
-  TANDEM_RETURN_IF_ERROR(FromGrpcStatus(member.auth->Authenticate(&context, request, &response)));
+  const grpc::Status status = member.auth->Authenticate(&context, request, &response);
+  Cleanse(*request.mutable_password());
+  TANDEM_RETURN_IF_ERROR(FromGrpcStatus(status));
+  Secret token(response.token());
+  Cleanse(*response.mutable_token());
   absl::MutexLock lock(&mutex_);
-  token_ = response.token();
+  token_ = std::move(token);
   return token_;
 }
 
@@ -135,15 +144,15 @@ template <class Call>
 absl::Status EtcdClient::Perform(const Member& member, absl::Time deadline, const Call& call) {
   absl::Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const absl::StatusOr<std::string> token = Token(member, deadline);
+    const absl::StatusOr<Secret> token = Token(member, deadline);
     if (!token.ok()) return Named(token.status(), member.endpoint);
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(deadline));
-    if (!token->empty()) context.AddMetadata("token", *token);
+    ShowToken(*token, context);
     status = FromGrpcStatus(call(context));
     if (!RefusesToken(status) || token->empty()) break;
     absl::MutexLock lock(&mutex_);
-    if (token_ == *token) token_.clear();
+    if (token_ == *token) token_ = Secret();
   }
   return Named(status, member.endpoint);
 }
@@ -206,10 +215,10 @@ absl::StatusOr<etcdserverpb::LeaseKeepAliveResponse> EtcdClient::KeepLeaseAlive(
 absl::StatusOr<std::shared_ptr<EtcdClient::WatchStream>> EtcdClient::Watch(
     const etcdserverpb::WatchCreateRequest& request, WatchStream::Callbacks callbacks, absl::Time deadline) {
   const Member& to = member();
-  const absl::StatusOr<std::string> token = Token(to, deadline);
+  const absl::StatusOr<Secret> token = Token(to, deadline);
   if (!token.ok()) return Named(token.status(), to.endpoint);
   auto stream = WatchStream::Create();
-  if (!token->empty()) stream->context().AddMetadata("token", *token);
+  ShowToken(*token, stream->context());
   stream->context().AddMetadata("hasleader", "true");
   callbacks.on_closed = [on_closed = std::move(callbacks.on_closed), endpoint = to.endpoint](
                             const absl::Status& status) { on_closed(Named(status, endpoint)); };

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/config/secret.h"
 #include "common/rpc/client_bidi.h"
 #include "common/rpc/tls_files.h"
 #include "etcd/rpc.grpc.pb.h"
@@ -36,7 +37,7 @@ class EtcdClient {
     std::vector<std::string> endpoints;  // "host:port", at least one.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
     std::string username;
-    std::string password;
+    Secret password;
   };
   using WatchStream = ClientBidi<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>;
 
@@ -81,7 +82,7 @@ class EtcdClient {
 
   Member& member() const;
   // The token for calls; empty if there is no user name. Asks etcd for a token if there is none yet.
-  absl::StatusOr<std::string> Token(const Member& member, absl::Time deadline);
+  absl::StatusOr<Secret> Token(const Member& member, absl::Time deadline);
   // Runs `call(context)`. If etcd refuses the token, runs it once more with a new one.
   template <class Call>
   absl::Status Perform(const Member& member, absl::Time deadline, const Call& call);
@@ -90,7 +91,7 @@ class EtcdClient {
   std::vector<std::unique_ptr<Member>> members_;
   mutable absl::Mutex mutex_;
   size_t current_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string token_ ABSL_GUARDED_BY(mutex_);
+  Secret token_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::router

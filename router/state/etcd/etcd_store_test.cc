@@ -393,11 +393,11 @@ TEST(EtcdStoreTest, UsersAndTheirTokens) {
   etcd.RequireUser("tandem", "secret");
   EtcdStore::Options options = OptionsFor({etcd.endpoint()});
   options.client.username = "tandem";
-  options.client.password = "wrong";
+  options.client.password = Secret("wrong");
   const absl::Status refused = EtcdStore::Open(options).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(refused.message(), HasSubstr("invalid user ID or password"));
-  options.client.password = "secret";
+  options.client.password = Secret("secret");
   const auto store = EtcdStore::Open(options).value();
   EXPECT_TRUE(PutOne(*store, "a", "1").ok());
   // Tokens end at some time.
@@ -413,7 +413,7 @@ TEST(EtcdStoreTest, ARefusedTokenIsAskedForAnew) {
   etcd.RequireUser("tandem", "secret");
   EtcdStore::Options options = OptionsFor({etcd.endpoint()});
   options.client.username = "tandem";
-  options.client.password = "secret";
+  options.client.password = Secret("secret");
   // The store's own questions would ask for tokens as well.
   options.ping_interval = absl::InfiniteDuration();
   const auto store = EtcdStore::Open(options).value();
@@ -477,7 +477,7 @@ TEST(EtcdAccessTest, SaysWhatIsWrong) {
   const auto options =
       EtcdClient::MakeOptions({"localhost:1"}, {.username = "x", .password_file = password}, absl::Now());
   ASSERT_TRUE(options.ok()) << options.status();
-  EXPECT_EQ(options->password, "a b");
+  EXPECT_EQ(options->password.Reveal(), "a b");
 }
 
 // Two routers' states on one etcd.

@@ -53,7 +53,7 @@ class GoldenText {
   SequenceKv sequence_;
 };
 
-// `sequence` is one of a golden file. Greedy tokens are compared where the tolerance is that of float32.
+// `sequence` is one of a golden file. Compares greedy tokens too if the tolerance is float32's.
 inline void CompareSequence(Engine* engine, const nlohmann::json& sequence, double tolerance,
                             AdapterId adapter = kNoAdapter) {
   GoldenText text(engine, adapter);

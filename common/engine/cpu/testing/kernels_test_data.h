@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-// What this machine runs.
+// The instruction sets that this machine runs.
 inline std::vector<const KernelTable*> AllKernels() {
   std::vector<const KernelTable*> all;
   for (InstructionSet instruction_set : SupportedInstructionSets()) {
@@ -17,7 +17,7 @@ inline std::vector<const KernelTable*> AllKernels() {
 #if defined(__x86_64__)
   // What a machine without VNNI would select.
   if (SelectKernels(InstructionSet::kAvx512).ok()) all.push_back(&Avx512Kernels());
-  // Of these one is selected.
+  // One of these is selected.
   if (SelectKernels(InstructionSet::kAvx512Bf16).ok()) {
     all.push_back(&Avx512Bf16Kernels());
     all.push_back(&Avx512Bf16MultiplyAddKernels());
@@ -26,7 +26,7 @@ inline std::vector<const KernelTable*> AllKernels() {
   return all;
 }
 
-// In [-scale, scale).
+// Numbers in [-scale, scale).
 inline std::vector<float> Random(size_t count, uint64_t seed, float scale = 1) {
   std::mt19937_64 random(seed);
   std::vector<float> values(count);

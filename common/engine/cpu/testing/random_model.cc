@@ -20,7 +20,7 @@ class SafetensorsWriter {
  public:
   SafetensorsWriter(TensorView::DType dtype, uint64_t seed) : dtype_(dtype), seed_(seed) {}
 
-  // Of the tensors to come.
+  // The range for the next tensors.
   void set_dtype(TensorView::DType dtype) { dtype_ = dtype; }
 
   // Uniform in center +- spread.

@@ -19,7 +19,7 @@
 #include "common/engine/sequence_kv.h"
 #include "gtest/gtest.h"
 
-// For tests of law 1: engines at work on random batches, each row compared with the plainest run there is.
+// For tests of law 1: runs engines on random batches, and compares each row with the plainest run.
 
 namespace tandem {
 
@@ -33,7 +33,7 @@ inline bool SameLogits(const Logits& a, const Logits& b) {
   return SameBits(a, b);
 }
 
-// What the plainest run gives for a row: its logits, and every state there is, [layers + 2, hidden].
+// The plainest run's results for a row: its logits and all states, [layers + 2, hidden].
 struct RowResult {
   Logits logits;
   std::vector<float> states;
@@ -46,8 +46,8 @@ inline std::vector<uint32_t> AllFeatureLayers(const Engine& engine) {
   return layers;
 }
 
-// What a draft head's row reads in these tests: numbers that follow from the tokens of its context, so that
-// they are those of any other row with the same one.
+// The states that a draft head's row reads in these tests. They depend only on the tokens of its context, so
+// rows with the same context read the same states.
 inline bool ReadsOwnState(const TokenIds& tokens) {
   return ExtendPrefixHash(kEmptyPrefixHash, tokens) % 3 == 0;
 }
@@ -62,7 +62,7 @@ inline std::vector<float> StateFor(const ModelConfig& config, const TokenIds& to
   return state;
 }
 
-// The plainest run: one thread, one row a step, all positions in order in blocks 0, 1, 2, ...
+// The plainest run: one thread, one row in a step, all positions in order in blocks 0, 1, 2, ...
 class Reference {
  public:
   Reference(std::shared_ptr<const Model> model, InstructionSet instruction_set, WeightType weight_type,
@@ -75,12 +75,12 @@ class Reference {
     EXPECT_TRUE(engine.ok()) << engine.status();
     Use(*std::move(engine), adapter);
   }
-  // Of another engine, that takes one row a step and has room for the longest context.
+  // Uses an engine that takes one row in a step and has room for the longest context.
   explicit Reference(std::unique_ptr<Engine> engine, const LoraAdapter* adapter = nullptr) {
     Use(std::move(engine), adapter);
   }
 
-  // Of the last of `tokens`.
+  // The results for the last of `tokens`.
   const RowResult& After(const TokenIds& tokens) {
     const auto known = known_.find(tokens);
     if (known != known_.end()) return known->second;
@@ -135,8 +135,8 @@ class Reference {
   std::map<TokenIds, RowResult> known_;
 };
 
-// Sanitizers make everything some twenty times slower: with them, less of the same for the fastest
-// instruction set alone.
+// Sanitizers make everything some twenty times slower. With them, the test does less, and only for the
+// fastest instruction set.
 #ifdef TANDEM_SANITIZED
 inline constexpr bool kSanitized = true;
 #else
@@ -149,22 +149,22 @@ inline std::vector<InstructionSet> TestedInstructionSets() {
   return tested;
 }
 
-// Whether products with bfloat16 weights differ from the portable ones, see kernel_table.h.
+// Whether products with bfloat16 weights differ from the portable ones (kernel_table.h).
 inline bool HasItsOwnBits(InstructionSet instruction_set) {
   const KernelTable* kernels = SelectKernels(instruction_set).value();
   return kernels->products[static_cast<size_t>(WeightFormat::kBf16)].input_bits != 24;
 }
 
-// Whether its products are those of bfloat16 pairs (product_arithmetic.h), which agree with one another.
+// Whether its products are products of bfloat16 pairs (product_arithmetic.h), which all give the same bits.
 inline bool HasBitsOfPairs(InstructionSet instruction_set) {
   return MultipliesBf16Pairs(*SelectKernels(instruction_set).value());
 }
 
-// Products of bfloat16 pairs are to give the bits of the fastest instruction set that makes them, everything
-// but products with other bits those of the fastest of the other instruction sets.
+// Products of bfloat16 pairs must give the bits of the fastest instruction set that computes them. Everything
+// else, except products with other bits, must give the bits of the fastest other instruction set.
 class References {
  public:
-  // `adapter`, which lives on, is what all rows are computed with; null: none.
+  // All rows are computed with `adapter`, which lives on; null: none.
   References(std::shared_ptr<const Model> model, WeightType weight_type, KvType kv_type = KvType::kAuto,
              const LoraAdapter* adapter = nullptr)
       : model_(std::move(model)), weight_type_(weight_type), kv_type_(kv_type), adapter_(adapter) {}
@@ -193,13 +193,13 @@ class References {
 };
 
 struct SimulationOptions {
-  // Every prompt begins with this many tokens or fewer of the same, and goes on with up to max_new more.
+  // Every prompt begins with up to this many tokens, the same for all, and continues with up to max_new more.
   size_t num_shared = 0;
   int max_new = 40;
   size_t max_tokens = 90;
   size_t max_sessions = 4;
   int max_chunk = 20;
-  // Of the engine, and what each gives; a session has one of them or none.
+  // The engine's adapters, and the plainest run of each. A session has one of them or none.
   struct Adapter {
     AdapterId id = kNoAdapter;
     Reference* reference = nullptr;
@@ -207,7 +207,7 @@ struct SimulationOptions {
   std::vector<Adapter> adapters;
 };
 
-// Some sessions on one engine, doing what drafters and verifiers do, in random order and company.
+// Some sessions on one engine that do what drafters and verifiers do, in random order.
 class Simulation {
  public:
   Simulation(Engine* engine, Reference* reference, uint64_t seed, const SimulationOptions& options = {})
@@ -250,7 +250,7 @@ class Simulation {
     std::vector<Node> tree;
     SimulationOptions::Adapter adapter;  // Or that of those without.
   };
-  // What one row of the step under way needs to stay alive until the step, and to be checked after it.
+  // What one row of the current step needs until the step, and for the check after it.
   struct Planned {
     TokenId token = 0;
     RowContext context;
@@ -258,7 +258,7 @@ class Simulation {
     std::vector<SlotId> tail;
     TokenIds tokens;  // The whole context.
     std::optional<Logits> logits;
-    // Some of the states, or none.
+    // The row requests some of the states, or none.
     std::vector<uint32_t> layers;
     FeatureRequest features;
     std::vector<float> states;
@@ -273,7 +273,7 @@ class Simulation {
   TokenId RandomToken() { return Chance(0.9) ? Below(3) : Below(engine_->config().vocab_size); }
 
   void StartSession() {
-    // The start of an earlier prompt, so that the prefix cache has something to find, then something new.
+    // The start of an earlier prompt, which the prefix cache may find, and then new tokens.
     TokenIds prompt = shared_;
     if (!prompts_.empty() && Chance(0.7)) {
       prompt = prompts_[static_cast<size_t>(Below(static_cast<int>(prompts_.size())))];
@@ -320,7 +320,7 @@ class Simulation {
     const absl::Status status = engine_->Step(rows);
     ASSERT_TRUE(status.ok()) << status;
     num_batches_ += !rows.empty();
-    // The reference goes on from what it has: neighbours that have much in common save it most of the work.
+    // The reference continues from its last text: neighbours that have much in common save most of the work.
     std::sort(plan.begin(), plan.end(),
               [](const Planned& a, const Planned& b) { return a.tokens < b.tokens; });
     for (const Planned& planned : plan) {
@@ -335,7 +335,7 @@ class Simulation {
     for (Session& session : sessions_) FinishStep(&session);
   }
 
-  // Whether it does.
+  // Lets the row ask for features, at random. Returns whether it does.
   bool AskForFeatures(Planned& planned) {
     if (!engine_->has_features() || !Chance(0.4)) return false;
     for (uint32_t layer : AllFeatureLayers(*engine_)) {
@@ -352,7 +352,7 @@ class Simulation {
     if (num_states == 0) return;
     const RowResult& expected = planned.adapter.reference->After(planned.tokens);
     for (uint32_t i = 0; i < num_states; ++i) {
-      // The one behind the last layer's is the normed one.
+      // The state after the last layer's is the normed one.
       const size_t state =
           i < planned.layers.size() ? planned.layers[i] : expected.states.size() / hidden_size() - 1;
       ++num_states_compared_;
@@ -384,7 +384,7 @@ class Simulation {
       plan->push_back(std::move(row));
     }
     pending_.emplace_back(session, end);
-    // With the last token in this step or before it, a tree may grow from it at once.
+    // If the last token was computed in this step or before, a tree may grow from it at once.
     if (end == length && Chance(0.6)) PlanTree(session, plan);
   }
 
@@ -408,7 +408,7 @@ class Simulation {
     }
   }
 
-  // From the root's child down to `node`.
+  // The path from the root's child down to `node`.
   static std::vector<int> PathTo(const Session& session, int node) {
     std::vector<int> path;
     for (; node >= 0; node = session.tree[static_cast<size_t>(node)].parent) path.push_back(node);
@@ -423,7 +423,7 @@ class Simulation {
     if (!session->tree.empty()) {
       CommitPath(session, PathTo(*session, Below(static_cast<int>(session->tree.size()) + 1) - 1));
     }
-    // A token of whatever origin: its keys and values are computed in a later step.
+    // A token from anywhere: its keys and values are computed in a later step.
     if (kv.num_computed() == kv.tokens().size()) kv.Append({RandomToken()});
     if (Chance(0.05)) kv.Truncate(1 + static_cast<uint32_t>(Below(static_cast<int>(kv.tokens().size()))));
     if (kv.num_computed() == kv.tokens().size()) kv.Append({RandomToken()});
@@ -454,7 +454,7 @@ class Simulation {
   std::mt19937_64 random_;
   BlockPool pool_;
   std::vector<Session> sessions_;
-  std::vector<std::pair<Session*, uint32_t>> pending_;  // What the step under way computes of each.
+  std::vector<std::pair<Session*, uint32_t>> pending_;  // What the current step computes of each.
   std::vector<TokenIds> prompts_;
   int num_batches_ = 0;
   int num_compared_ = 0;
@@ -538,7 +538,8 @@ inline RandomModelOptions MtpModel() {
   return options;
 }
 
-// Biases everywhere, more heads to a KV head than attention takes at a time, head_dim of several vectors.
+// Biases everywhere, more heads per KV head than attention processes at a time, and a head_dim of several
+// vectors.
 inline RandomModelOptions BiasedModel() {
   RandomModelOptions options = LlamaModel();
   options.config.hidden_size = 72;

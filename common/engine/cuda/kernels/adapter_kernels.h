@@ -17,11 +17,11 @@
 
 namespace tandem {
 
-// Of an adapter, what it adds to some outputs of a product.
+// What an adapter adds to some outputs of a product.
 struct AdapterPart {
   DeviceSpan<const float> b;  // [num_reduced, num_outputs]
   float scale = 0.0f;
-  uint32_t first_reduced = 0;  // Of what it multiplies, in the reduced row.
+  uint32_t first_reduced = 0;  // Where its factors begin in the reduced row.
   uint32_t num_reduced = 0;
   uint32_t first_output = 0;
   uint32_t num_outputs = 0;
@@ -31,13 +31,13 @@ struct AdapterPart {
 struct AdapterInput {
   static constexpr uint32_t kMostParts = 3;
 
-  DeviceSpan<const float> a;  // [num_reduced, depth]; empty where it does nothing.
+  DeviceSpan<const float> a;  // [num_reduced, depth]; empty if the adapter changes nothing here.
   uint32_t num_reduced = 0;   // Of all parts.
   uint32_t num_parts = 0;
   AdapterPart parts[kMostParts];
 };
 
-// By the products that read them.
+// The inputs that adapters read, named after the products that read them.
 inline constexpr uint32_t kQueryKeyValueInput = 0;
 inline constexpr uint32_t kAttentionOutInput = 1;
 inline constexpr uint32_t kGateUpInput = 2;
@@ -47,20 +47,21 @@ inline constexpr uint32_t kAdapterInputs = 4;
 // The table in which a step's rows find their adapters.
 struct AdapterTable {
   StepWords step;
-  DeviceSpan<const DeviceSpan<const AdapterInput>> adapters;  // By place; each [layers][kAdapterInputs].
-  uint32_t index = 0;                                         // Of the layer and the input.
+  // By an adapter's place; each [layers][kAdapterInputs].
+  DeviceSpan<const DeviceSpan<const AdapterInput>> adapters;
+  uint32_t index = 0;  // Of the layer and the input.
 
   TANDEM_DEVICE bool Has(uint32_t row) const {
     return row < step.num_rows() && step.row(row, StepWords::kAdapter) != 0;
   }
-  // Of a row that has one.
+  // For a row that has an adapter.
   TANDEM_DEVICE const AdapterInput& InputOf(uint32_t row) const {
     return adapters[step.row(row, StepWords::kAdapter) - 1][index];
   }
 };
 
-// A warp for each sum, added up by lanes, inputs modulo 32 ascending, and then over the warp. Grid (rows,
-// kReduceBlocks).
+// One warp computes each sum: every lane adds up its inputs (modulo 32, ascending), and the warp adds up the
+// lanes. Grid (rows, kReduceBlocks).
 inline constexpr uint32_t kReduceBlocks = 4;
 struct ReduceKernel {
   AdapterTable table;
@@ -88,7 +89,8 @@ struct ReduceKernel {
   }
 };
 
-// Each sum a chain of fused multiply-adds over the reduced row, ascending. Grid (rows, ceil(size / threads)).
+// Each sum is a chain of fused multiply-adds over the reduced row, ascending. Grid (rows, ceil(size /
+// threads)).
 struct AddAdapterKernel {
   AdapterTable table;
   DeviceSpan<const float> reduced;  // [rows, width]

@@ -7,21 +7,21 @@
 #include "common/engine/cuda/kernels/splits.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// Keys and values of all slots, bfloat16, [layers][blocks][kv_heads][16][head_dim] each, and what reads and
-// writes them. One routine serves prompts, plain decoding and trees: for each row and head by itself,
-// whatever else is in the step,
+// The kernels that write, read and copy keys and values. Keys and values of all slots are bfloat16,
+// [layers][blocks][kv_heads][16][head_dim] each. One routine serves prompts, plain decoding and trees. It
+// computes each row and head by itself, whatever else is in the step:
 //
-//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending), capped, and lowered by
-//               slope times distance, where there is a cap or a slope
+//   score[p]  = scale * (one chain of fused multiply-adds over head_dim ascending), capped if there is a cap,
+//               and lowered by slope times distance if there is a slope
 //   for each chunk of 256 positions of a split (splits.h):
 //     greatest = the greatest score so far; if it rose, sums and totals are multiplied by exp(before - after)
 //     weight[p] = exp(score[p] - greatest)
 //     total += the weights, summed by lanes of a warp (position mod 32 of the chunk), then over the warp
 //     sum[d] = one chain of fused multiply-adds of weight[p] * value[p][d] over p ascending
-//   and splits are folded into one another from first to last.
+//   and the splits are folded into one another from first to last.
 //
-// CPU reference: cpu/attention_templates.h, which sums in another order: equal within 1e-5 of the greatest
-// value for equal (bfloat16) keys and values.
+// CPU reference: cpu/attention_templates.h, which sums in another order. For equal (bfloat16) keys and
+// values, both agree within 1e-5 of the greatest value.
 
 namespace tandem {
 
@@ -37,7 +37,7 @@ struct KvLayout {
   uint32_t num_kv_heads = 0;
   uint32_t head_dim = 0;
 
-  // Of the vector of one slot and head, in elements.
+  // Where the vector of one slot and head begins, in elements.
   TANDEM_DEVICE uint64_t At(uint32_t slot, uint32_t kv_head) const {
     return ((uint64_t{slot / kKvBlockTokens} * num_kv_heads + kv_head) * kKvBlockTokens +
             slot % kKvBlockTokens) *
@@ -49,8 +49,8 @@ struct KvLayout {
 // One warp for each head: grid (rows, ceil((num_heads + 2 * num_kv_heads) / warps of a block)).
 struct PrepareKernel {
   StepWords step;
-  DeviceSpan<float>
-      projected;  // [rows, num_heads + 2 * num_kv_heads, head_dim], queries first; rotated in place.
+  // [rows, num_heads + 2 * num_kv_heads, head_dim], queries first; rotated in place.
+  DeviceSpan<float> projected;
   DeviceSpan<const float> bias;        // [the width of a row], or empty.
   DeviceSpan<const float> query_norm;  // [head_dim], or empty.
   DeviceSpan<const float> key_norm;
@@ -99,7 +99,7 @@ struct PrepareKernel {
         projected[at + i] = norm[i] * (projected[at + i] * factor);
       }
     }
-    // Lanes are about to read what others wrote.
+    // Lanes are about to read what other lanes wrote.
     block.SyncWarp();
     Rotate(lane, step.position(static_cast<uint32_t>(row)), at,
            is_key ? layout.At(slot, head - num_heads) : 0, is_key);
@@ -135,19 +135,19 @@ struct PrepareKernel {
   }
 };
 
-// Which query heads read which keys: heads [first_head, first_head + num_heads) of the model are here, and
-// head h of the model reads KV head h / heads_per_kv, of which those from first_kv_head on are here. A rank
-// of tensor parallelism may hold a part of the heads of a KV head.
+// Which query heads read which keys. This GPU has heads [first_head, first_head + num_heads) of the model,
+// and the KV heads from first_kv_head on. Head h of the model reads KV head h / heads_per_kv. A rank of
+// tensor parallelism may hold only some of the heads of a KV head.
 struct HeadMap {
   uint32_t first_head = 0;
   uint32_t num_heads = 0;
   uint32_t heads_per_kv = 1;
   uint32_t first_kv_head = 0;
-  uint32_t heads_per_part = 1;  // Heads that one item takes at once: at most kMaxQueriesPerItem.
+  uint32_t heads_per_part = 1;  // Heads that one item computes together: at most kMaxQueriesPerItem.
   uint32_t parts_per_kv = 1;
 };
 
-// Where a split of a row and head leaves its part: [row][head][split] of greatest, total, and sums
+// Where the result of a split of a row and head is stored: [row][head][split] of greatest, total, and sums
 // [head_dim].
 struct SplitParts {
   DeviceSpan<float> data;
@@ -160,8 +160,9 @@ struct SplitParts {
   }
 };
 
-// Work items of the step (StepWords): each is rows that share a split's slots up to shared_end. Grid (any, KV
-// heads * parts_per_kv): blocks take the items in turn, so that a captured grid fits every step.
+// Computes the step's work items (StepWords). Each is a group of rows that share a split's slots up to
+// shared_end. Grid (any, KV heads * parts_per_kv): blocks take the items in turn, so a captured grid fits
+// every step.
 struct AttendKernel {
   StepWords step;
   DeviceSpan<const float> projected;  // As PrepareKernel leaves it.
@@ -171,13 +172,14 @@ struct AttendKernel {
   KvLayout layout;
   HeadMap heads;
   uint32_t row_width = 0;  // Floats of a row of `projected`.
-  uint32_t first_row =
-      0;  // Items are of rows [first_row, first_row + num_part_rows); parts are counted from there.
+  // A launch computes items of rows [first_row, first_row + num_part_rows). Parts are counted from first_row.
+  uint32_t first_row = 0;
   uint32_t num_part_rows = 0;
   float scale = 1.0f;
   float score_cap = 0.0f;          // score = cap * tanh(score / cap); 0: none.
   DeviceSpan<const float> slopes;  // [heads here]: score -= slope * distance (ALiBi); empty: none.
-  // Of this layer, where layers differ and the step's first positions are those of none: 0 sees everything.
+  // This layer's window; 0 sees everything. Only if layers differ: the step's first positions then hold for
+  // no layer.
   uint32_t window = 0;
 
   // Shared memory, in floats unless said otherwise.
@@ -192,7 +194,7 @@ struct AttendKernel {
   };
   // Consecutive positions, and the queries that see them.
   struct Piece {
-    uint32_t slots_of;  // The row whose context tells the slots.
+    uint32_t slots_of;  // The row whose context gives the slots.
     uint32_t begin;
     uint32_t end;
     uint32_t first_query;
@@ -201,8 +203,8 @@ struct AttendKernel {
   struct Item {
     uint32_t index;
     uint32_t num_rows;
-    uint32_t num_heads;   // Of each row,
-    uint32_t first_head;  // from this one of those that are here.
+    uint32_t num_heads;   // Of each row.
+    uint32_t first_head;  // Among the heads of this GPU.
     uint32_t kv_head;
     uint32_t shared_end;
     uint32_t split;
@@ -213,7 +215,7 @@ struct AttendKernel {
     const Shared shared = Layout(block);
     const uint32_t kv_head = block.index_y() / heads.parts_per_kv;
     const uint32_t part = block.index_y() % heads.parts_per_kv;
-    // Of the model's heads, those of this KV head that are here, and of these this part.
+    // This block computes part number `part` of those heads of this KV head that are on this GPU.
     const uint32_t group = (heads.first_kv_head + kv_head) * heads.heads_per_kv;
     const uint32_t begin = Most(group, heads.first_head) - heads.first_head + part * heads.heads_per_part;
     const uint32_t end =
@@ -295,7 +297,7 @@ struct AttendKernel {
     return step.row(step.item(item.index, StepWords::kItemRows + i), StepWords::kLength);
   }
 
-  // What all rows share first, then the rest of each row.
+  // Piece 0 is what all rows share. The others are the rest of each row.
   TANDEM_DEVICE Piece PieceOf(const Item& item, uint32_t number, uint32_t chunk, uint32_t chunk_end) const {
     if (number == 0) {
       return {step.item(item.index, StepWords::kItemRows), chunk, Least(chunk_end, item.shared_end), 0,
@@ -329,7 +331,7 @@ struct AttendKernel {
     }
   }
 
-  // Ends with the tile complete.
+  // The tile is complete when this returns.
   template <typename Block>
   TANDEM_DEVICE void LoadTile(Block& block, const Shared& shared, const Item& item, const Piece& piece,
                               uint32_t tile, DeviceSpan<const Bf16> from) const {
@@ -347,8 +349,7 @@ struct AttendKernel {
   template <typename Block>
   TANDEM_DEVICE void Score(Block& block, const Shared& shared, const Piece& piece, uint32_t tile,
                            uint32_t chunk) const {
-    // Each thread has one position and every so many-th query: a warp's lanes read the same element of a
-    // query.
+    // Each thread has one position and every n-th query: a warp's lanes read the same element of a query.
     const uint32_t count = Least(kAttendTile, piece.end - tile);
     const uint32_t place = block.thread() % kAttendTile;
     if (place >= count) return;
@@ -367,7 +368,7 @@ struct AttendKernel {
     }
   }
 
-  // Scores become weights; one warp for each query.
+  // Turns scores into weights; one warp for each query.
   template <typename Block>
   TANDEM_DEVICE void Weigh(Block& block, const Shared& shared, const Item& item, uint32_t chunk,
                            uint32_t chunk_end) const {
@@ -418,7 +419,7 @@ struct AttendKernel {
     }
   }
 
-  // What has no weight is left out, so that a row never depends on values it does not see.
+  // Skips weights of zero, so that a row never depends on values that it does not see.
   template <typename Block>
   TANDEM_DEVICE void AddValues(Block& block, const Shared& shared, const Piece& piece, uint32_t tile,
                                uint32_t chunk) const {
@@ -445,7 +446,7 @@ struct FoldKernel {
   StepWords step;
   SplitParts parts;
   DeviceSpan<Bf16> attended;           // [rows, num_heads, head_dim]
-  uint32_t first_row = 0;              // What the parts are counted from.
+  uint32_t first_row = 0;              // The row that parts are counted from.
   DeviceSpan<const float> sinks = {};  // [num_heads], or empty.
 
   template <typename Block>
@@ -481,13 +482,14 @@ struct FoldKernel {
   }
 };
 
-// Copies keys and values of slots in every layer, in order. Grid: any; each thread has its elements and goes
-// through all copies. `pools` holds both keys and values: [2 * layers][blocks][kv_heads][16][head_dim].
+// Copies the keys and values of slots in every layer, one copy after the other. Grid: any. Each thread owns
+// some elements and goes through all copies. `pool` holds keys and values: [2 *
+// layers][blocks][kv_heads][16][head_dim].
 struct CopyKvKernel {
   DeviceSpan<const uint32_t> copies;  // [num_copies][from, to]
   DeviceSpan<Bf16> pool;
   KvLayout layout;
-  uint64_t layer_size = 0;  // Elements of one layer's keys, or values.
+  uint64_t layer_size = 0;  // Elements of one layer's keys, or of its values.
   uint32_t num_layers = 0;  // Twice the model's.
   uint32_t num_copies = 0;
 

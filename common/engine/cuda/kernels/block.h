@@ -5,31 +5,38 @@
 #include <cstring>
 #include <type_traits>
 
-// What the kernels are written in. A kernel is a struct of arguments with a template operator()(Block&) that
-// one thread of a block runs: nvcc compiles it for DeviceBlock (device_block.h), and the host compiler for
-// the emulated block of testing/host_block.h, where every access is checked. Both give the same bits: kernels
-// use only additions, multiplications, divisions, square roots and fused multiply-adds that are correctly
-// rounded, asked for by name and never contracted (nvcc gets -fmad=false).
+// The language of the kernels. A kernel is a struct of arguments with a template operator()(Block&), which
+// every thread of a block runs. nvcc compiles it for DeviceBlock (device_block.h), and the host compiler for
+// the emulated block of testing/host_block.h, which checks every access. Both give the same bits: kernels use
+// only additions, multiplications, divisions, square roots and fused multiply-adds. These are correctly
+// rounded, called by name and never contracted (nvcc gets -fmad=false).
 //
-// A Block has thread(), num_threads(), index_x(), index_y(), num_x(), Sync(), ShuffleXor(value, mask),
-// Ballot(bit), AtomicAdd(place, value) for shared memory, and Shared<T>(offset, count). Warps have 32 lanes,
-// thread numbers have one dimension, and the number of threads is a multiple of 32. All threads of a block
-// (of a warp) call Sync (shuffles, ballots and matrix products) together.
+// A Block has thread(), num_threads(), index_x(), index_y(), num_x(), Sync(), SyncWarp(), ShuffleXor(value,
+// mask), Ballot(bit), AtomicAdd(place, value) for shared memory, and Shared<T>(offset, count). Warps have 32
+// lanes, thread numbers have one dimension, and the number of threads is a multiple of 32. All threads of a
+// block call Sync together. All threads of a warp call SyncWarp, shuffles, ballots and matrix products
+// together.
 //
 // MultiplyAddInt8(a, b0, b1, sums) is a matrix product of a warp: sums [16, 8] += a [16, 32] * b [8, 32]^T,
-// of integers of 8 bits, exactly. A word has four neighbours, the first in the low bits. Lane 4 g + t has of
-// rows g (a[0], a[2]) and g + 8 (a[1], a[3]) of a the columns 4 t to 4 t + 3 (a[0], a[1]) and 16 + 4 t to
-// 16 + 4 t + 3 (a[2], a[3]); of row g of b the same columns, b0 and b1; and of sums, columns 2 t and 2 t + 1
-// of row g (sums[0, 1]) and of row g + 8 (sums[2, 3]). Source: the PTX ISA, mma.m16n8k32.
+// of 8-bit integers, exactly. A word holds four neighbours, the first in the low bits. Lane 4 g + t holds
+// these columns:
 //
-// MultiplyAddBf16(a, b0, b1, sums) is the same of bfloat16, with sums in float32 and half as many columns:
-// sums [16, 8] += a [16, 16] * b [8, 16]^T, a word with two neighbours, and columns 2 t, 2 t + 1 and 8 + 2 t,
-// 8 + 2 t
-// + 1. What an element of sums becomes depends on its row of a and its row of b alone, in the same way for
-// all of them; how its 16 products are added up is the GPU's affair, and the emulation's is another.
+//   a, row g        columns 4 t to 4 t + 3 (a[0]) and 16 + 4 t to 16 + 4 t + 3 (a[2])
+//   a, row g + 8    the same columns (a[1], a[3])
+//   b, row g        the same columns (b0, b1)
+//   sums, row g     columns 2 t and 2 t + 1 (sums[0, 1])
+//   sums, row g + 8 the same columns (sums[2, 3])
+//
+// Source: the PTX ISA, mma.m16n8k32.
+//
+// MultiplyAddBf16(a, b0, b1, sums) is the same for bfloat16, with sums in float32 and half as many columns:
+// sums [16, 8] += a [16, 16] * b [8, 16]^T. A word holds two neighbours, and the columns are 2 t, 2 t + 1 and
+// 8 + 2 t, 8 + 2 t + 1. An element of sums depends only on its row of a and its row of b, in the same way for
+// all elements. The order in which its 16 products are added up is the GPU's own, and the emulation's order
+// differs.
 
 #if defined(__CUDACC__)
-// Before a loop over what is to stay in registers.
+// Goes before a loop over values that should stay in registers.
 #define TANDEM_UNROLL _Pragma("unroll")
 #define TANDEM_DEVICE __device__ __forceinline__
 #define TANDEM_BOTH __host__ __device__ __forceinline__
@@ -44,11 +51,11 @@ namespace tandem {
 inline constexpr uint32_t kWarpThreads = 32;
 
 #if !defined(__CUDACC__)
-// Ends the program: an emulated kernel touched what is not its.
+// Ends the program: an emulated kernel accessed memory outside of its buffers.
 [[noreturn]] void FailDeviceAccess(uint64_t index, uint64_t size, size_t element_bytes);
 #endif
 
-// Elements in device memory. Copied into kernels as an argument.
+// Elements in device memory. Kernels take it by value.
 template <typename T>
 struct DeviceSpan {
   T* data = nullptr;
@@ -60,7 +67,7 @@ struct DeviceSpan {
 #endif
     return data[index];
   }
-  // Of what may only be read.
+  // The same elements, read-only.
   template <typename Const,
             typename = std::enable_if_t<!std::is_same_v<T, Const> && std::is_same_v<const T, Const>>>
   TANDEM_BOTH operator DeviceSpan<Const>() const {
@@ -198,12 +205,12 @@ TANDEM_DEVICE float Exponential(float x) {
   sum = Fma(sum, r, 0.5f);
   sum = Fma(sum, r, 1.0f);
   sum = Fma(sum, r, 1.0f);
-  // The integer stands in the low bits of `shifted`.
+  // The low bits of `shifted` hold the integer.
   const uint32_t exponent = BitsAs<uint32_t>(shifted) - BitsAs<uint32_t>(kRounder) + 127u;
   return sum * BitsAs<float>(exponent << 23);
 }
 
-// Over a warp, in one order: the same bits in every lane.
+// Over a warp, in one fixed order: every lane gets the same bits.
 template <typename Block>
 TANDEM_DEVICE float WarpSum(Block& block, float value) {
   for (uint32_t mask = kWarpThreads / 2; mask > 0; mask /= 2) value += block.ShuffleXor(value, mask);
@@ -217,7 +224,7 @@ TANDEM_DEVICE float WarpGreatest(Block& block, float value) {
   return value;
 }
 
-// Over the block, in one order; `scratch` holds a float for each warp and is free again after the call.
+// Over the block, in one fixed order. `scratch` holds a float for each warp and is free again after the call.
 template <typename Block>
 TANDEM_DEVICE float BlockSum(Block& block, float value, DeviceSpan<float> scratch) {
   const float warp_sum = WarpSum(block, value);

@@ -8,12 +8,13 @@
 
 namespace tandem {
 
-// The seeded choice (law 2) of each wanted row that asks for it: the same token as TargetSampler::Choose (its
-// CPU reference), always. Their logits are overwritten, the others' stay. Grid (rows).
+// Makes the seeded choice (law 2) for each wanted row that asks for one. It is always the token of
+// TargetSampler::Choose, its CPU reference. The logits of these rows are overwritten, the others stay. Grid
+// (rows).
 //
-// Cuts are found by their digits: in each of eight passes over the vocabulary a histogram of the next eight
-// bits of (gap, token), counted or weighed in integers, tells into which of 256 parts the cut falls. Integers
-// make sums independent of the order in which threads add.
+// A cut is found digit by digit. Each of eight passes over the vocabulary makes a histogram of the next eight
+// bits of (gap, token), counted or weighed in integers. The histogram tells which of 256 parts contains the
+// cut. Integer sums do not depend on the order in which threads add.
 struct ChoiceKernel {
   static constexpr uint32_t kBins = 256;
   static constexpr uint64_t kFinite = (uint64_t{0x7f7fffff} << 32) | 0x7fffffffu;
@@ -24,25 +25,25 @@ struct ChoiceKernel {
   uint32_t first_wanted = 0;
   uint32_t vocab_size = 0;
 
-  // How a row's token is chosen, as the step's words say.
+  // How to choose a row's token, from the step's words.
   struct Row {
     uint64_t seed;
     uint32_t position;
-    uint32_t top_k;  // 0: no limit; at least the vocabulary likewise.
+    uint32_t top_k;  // 0, or at least the vocabulary's size: no limit.
     float temperature;
     float top_p;
     float most_gap;
     float repetition_penalty;
     float presence_penalty;
     float frequency_penalty;
-    uint32_t at;  // Of all this, and of where the pairs are.
+    uint32_t at;  // The place of all this in the step's words.
   };
 
   struct Shared {
     DeviceSpan<uint64_t> bins;   // [kBins]
     DeviceSpan<uint64_t> best;   // [warps]
     DeviceSpan<double> scores;   // [warps]
-    DeviceSpan<uint64_t> found;  // [2]: prefix, and what is left of the target.
+    DeviceSpan<uint64_t> found;  // [2]: the prefix, and the rest of the target.
   };
 
   template <typename Block>
@@ -61,7 +62,7 @@ struct ChoiceKernel {
     Adjust(block, row, own);
     const uint64_t peak = FindPeak(block, shared, own);
     const auto token = ~static_cast<uint32_t>(peak);
-    // The order of -infinity: nothing has a chance.
+    // The greatest logit is -infinity: no token has a chance.
     if (peak >> 32 == OrderOf(-1.0f / 0.0f)) {
       if (block.thread() == 0) chosen[wanted_index] = 0;
       return;
@@ -99,7 +100,7 @@ struct ChoiceKernel {
     const float limited = logit > 3.4028234663852886e38f ? 3.4028234663852886e38f : logit;
     return limited == limited ? limited : -1.0f / 0.0f;
   }
-  // In the order of the floats, -0 and 0 being equal.
+  // Sorts as the floats do; -0 and 0 are equal.
   static TANDEM_DEVICE uint32_t OrderOf(float logit) {
     const auto bits = BitsAs<uint32_t>(Sanitised(logit) + 0.0f);
     return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -133,7 +134,7 @@ struct ChoiceKernel {
     return logit;
   }
 
-  // What a constraint does not allow has no chance.
+  // Takes every chance from tokens that the constraint does not allow.
   template <typename Block>
   TANDEM_DEVICE void Mask(Block& block, const Row& row, DeviceSpan<float> own) const {
     const uint32_t allowed_at = step.words[row.at + StepWords::kAllowedAt];
@@ -145,7 +146,7 @@ struct ChoiceKernel {
     block.Sync();
   }
 
-  // No token is named twice, but for those that have a count of their own, which is the one that holds.
+  // A token occurs once, or twice if it has a count of its own; then only its own count is used.
   template <typename Block>
   TANDEM_DEVICE void Penalise(Block& block, const Row& row, DeviceSpan<float> own) const {
     const uint32_t own_at = step.words[row.at + StepWords::kOwnCountsAt];
@@ -168,7 +169,7 @@ struct ChoiceKernel {
   TANDEM_DEVICE void Adjust(Block& block, const Row& row, DeviceSpan<float> own) const {
     Penalise(block, row, own);
     block.Sync();
-    // The thread with a token's first bias adds all of them.
+    // The thread that has a token's first bias adds all biases of that token.
     const uint32_t biases_at = step.words[row.at + StepWords::kBiasesAt];
     const uint32_t num_biases = step.words[row.at + StepWords::kNumBiases];
     for (uint32_t i = block.thread(); i < num_biases; i += block.num_threads()) {
@@ -182,7 +183,7 @@ struct ChoiceKernel {
     block.Sync();
   }
 
-  // The greatest order and of equal ones the lowest token: order << 32 | ~token.
+  // The token with the greatest logit, the lowest among equal ones, as order << 32 | ~token.
   template <typename Block>
   TANDEM_DEVICE uint64_t FindPeak(Block& block, const Shared& shared, DeviceSpan<float> own) const {
     uint64_t best = 0;
@@ -204,9 +205,9 @@ struct ChoiceKernel {
     return best;
   }
 
-  // The shortest beginning of the order (gap, token), up to `cut`, that counts `count` tokens (when not 0),
-  // or has the share `top_p` of the weight; everything up to `cut` when all of it does not count as many.
-  // Returns its last key.
+  // Finds the shortest beginning of the order (gap, token), up to `cut`, that has `count` tokens, or the
+  // share `top_p` of the weight if `count` is 0. If there are fewer than `count` tokens up to `cut`, takes
+  // all of them. Returns the last key.
   template <typename Block>
   TANDEM_DEVICE uint64_t FindCut(Block& block, const Shared& shared, const Gaps& gaps, uint64_t cut,
                                  uint64_t count, float top_p) const {
@@ -217,7 +218,7 @@ struct ChoiceKernel {
       block.Sync();
       for (uint32_t token = block.thread(); token < vocab_size; token += block.num_threads()) {
         const uint64_t key = gaps.Key(token);
-        // Shifting by 64 bits is not a shift.
+        // The first pass has no prefix, and a shift by 64 bits is undefined.
         const bool has_prefix = shift == 56 || key >> (shift + 8) == prefix;
         if (key > cut || !has_prefix) continue;
         const uint64_t measure = count > 0 ? 1 : DeviceTokenWeight(GapOf(key));
@@ -244,7 +245,7 @@ struct ChoiceKernel {
     uint64_t total = 0;
     for (uint32_t bin = 0; bin < kBins; ++bin) total += shared.bins[bin];
     const double share = static_cast<double>(top_p) * static_cast<double>(total);
-    // Rounded up by hand: shares are below 2^63.
+    // Rounds up by hand: shares are below 2^63.
     auto target = static_cast<uint64_t>(share);
     if (static_cast<double>(target) < share) ++target;
     if (target > total) target = total;
@@ -301,17 +302,17 @@ struct ChoiceKernel {
   }
 };
 
-// Walks each session's tree from its root along the target's choices (DESIGN section 3): a node is accepted
-// when it is a child of the last one and its token was chosen there; of equal children the first counts. Rows
-// of a session are begins[s] (the root) to begins[s + 1] - 1. Grid (sessions); one warp. CPU reference: the
-// walk in the tests, and CandidateTree::FindChild.
+// Walks each session's tree from its root along the target's choices (DESIGN section 3). A node is accepted
+// if it is a child of the last accepted one and its token was chosen there; the first of equal children
+// counts. Rows of a session are begins[s] (the root) to begins[s + 1] - 1. Grid (sessions); one warp. CPU
+// reference: the walk in the tests, and CandidateTree::FindChild.
 struct WalkKernel {
   DeviceSpan<const uint32_t> begins;   // [sessions + 1]
-  DeviceSpan<const uint32_t> parents;  // [rows], as rows; the root's is not looked at.
+  DeviceSpan<const uint32_t> parents;  // [rows], as row numbers; the root's is not read.
   DeviceSpan<const uint32_t> tokens;   // [rows]
   DeviceSpan<const uint32_t> chosen;   // [rows]
-  DeviceSpan<uint32_t> path;           // [rows]: from begins[s] on, the rows walked, the root first.
-  DeviceSpan<uint32_t> lengths;        // [sessions]: how many, at least 1. As many tokens were committed.
+  DeviceSpan<uint32_t> path;           // [rows]: the accepted rows from begins[s] on, the root first.
+  DeviceSpan<uint32_t> lengths;        // [sessions]: their number, at least 1. As many tokens were committed.
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {

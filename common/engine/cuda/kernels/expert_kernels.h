@@ -6,32 +6,32 @@
 #include "common/engine/cuda/kernels/product_kernels.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// Mixtures of experts (common/model/config/architecture.h, ExpertsDescription, has the equations). All of it
-// happens on the device, in launches whose shapes follow from a bucket alone:
+// Mixtures of experts (common/model/config/architecture.h, ExpertsDescription, has the equations). Everything
+// happens on the device, in launches whose shapes depend only on the bucket:
 //
 //   RouteKernel           r = router * x, in float32
-//   ChooseExpertsKernel   which experts a row takes, and how much of each: its choices
-//   GroupExpertsKernel    choices in the order of their experts, cut into items of one expert each
-//   products              gate and up, then down, of every item: an expert that nobody takes is not read
-//   SumExpertsKernel      what a row's experts add up to, in the order of their numbers
+//   ChooseExpertsKernel   chooses a row's experts and their weights: its choices
+//   GroupExpertsKernel    sorts choices by expert and cuts them into items of one expert each
+//   products              gate and up, then down, of every item; experts without choices are not read
+//   SumExpertsKernel      adds up the outputs of a row's experts, in the order of their numbers
 //
-// Choice c of row r has number r * num_chosen + c, and what is computed for it lies in the row of that
-// number, wherever its item is and whoever else is in it: grouping decides who is multiplied together, and
-// nothing else. Law 1 therefore rests on the products, whose sums have one order whatever rows are beside
-// them (product_kernels.h). CPU reference: cpu/expert_stage.cc.
+// Choice c of row r has number r * num_chosen + c. Its results are stored in the row of that number, whatever
+// item it is in and whatever else that item contains. So grouping only decides which rows are multiplied
+// together. Law 1 therefore rests on the products, whose sums have one order whatever rows are beside them
+// (product_kernels.h). CPU reference: cpu/expert_stage.cc.
 
 namespace tandem {
 
-// outputs = inputs * weights^T + bias, of float32. A warp for an output and kRows rows; each sum is added up
-// by lanes, inputs modulo 32 ascending, and then over the warp. Grid (ceil(outputs / warps), ceil(rows /
-// kRows)).
+// outputs = inputs * weights^T + bias, in float32. One warp computes an output for kRows rows: for each sum
+// every lane adds up its inputs (modulo 32, ascending), and the warp adds up the lanes. Grid (ceil(outputs /
+// warps), ceil(rows / kRows)).
 struct RouteKernel {
   static constexpr uint32_t kRows = 8;
 
   StepWords step;
   DeviceSpan<const float> inputs;   // [rows, hidden]
   DeviceSpan<const float> weights;  // [outputs, hidden]
-  DeviceSpan<const float> bias;     // Of the first outputs, or empty.
+  DeviceSpan<const float> bias;     // For the first outputs, or empty.
   DeviceSpan<float> outputs;        // [rows, outputs]
   uint32_t hidden_size = 0;
   uint32_t num_outputs = 0;
@@ -62,16 +62,16 @@ struct RouteKernel {
   }
 };
 
-// The experts with the greatest numbers, of equal ones that of the lower number, and their part of a softmax,
-// over them or over all: as cpu/expert_stage.cc, bit for bit. What is not a number counts as less than all
-// numbers. A warp for each row: grid (rows); shared: ChooseExpertsShape.
+// Chooses the experts with the greatest numbers (the lower one among equals) and computes their weights: a
+// softmax over the chosen experts or over all, with the bits of cpu/expert_stage.cc. A NaN counts as less
+// than all numbers. A warp for each row: grid (rows); shared: ChooseExpertsShape.
 struct ChooseExpertsKernel {
   StepWords step;
   DeviceSpan<const float> routed;  // [rows, num_routed]
   DeviceSpan<uint32_t> experts;    // [rows, num_chosen], ascending
   DeviceSpan<float> weights;       // [rows, num_chosen]
   uint32_t num_experts = 0;
-  uint32_t num_routed = 0;  // Numbers of a row: num_experts at least.
+  uint32_t num_routed = 0;  // Numbers in a row, at least num_experts.
   uint32_t num_chosen = 0;
   bool over_chosen = true;
 
@@ -84,7 +84,7 @@ struct ChooseExpertsKernel {
     const auto chosen = block.template Shared<uint32_t>(uint64_t{num_experts} * 4, num_chosen);
     for (uint32_t i = lane; i < num_experts; i += kWarpThreads) numbers[i] = routed[row * num_routed + i];
     block.SyncWarp();
-    // Keys differ, so that the next greatest is the greatest below the one before.
+    // Keys are unique, so the next greatest is the greatest one below the previous.
     uint64_t before = ~uint64_t{0};
     for (uint32_t i = 0; i < num_chosen; ++i) {
       uint64_t greatest = 0;
@@ -111,7 +111,7 @@ struct ChooseExpertsKernel {
       experts[row * num_chosen + place] = chosen[i];
     }
     block.SyncWarp();
-    // Every lane by itself: in one order, without waiting for others.
+    // Every lane computes the total by itself, in one order, without waiting for the others.
     float total = 0.0f;
     const uint32_t size = over_chosen ? num_chosen : num_experts;
     for (uint32_t i = 0; i < size; ++i) total += numbers[over_chosen ? experts[row * num_chosen + i] : i];
@@ -121,9 +121,9 @@ struct ChooseExpertsKernel {
   }
 
  private:
-  // Greater for a greater number, and of equal ones for the lower expert. Never 0.
+  // A greater number gives a greater key. Of equal numbers, the lower expert has the greater key. Never 0.
   static TANDEM_DEVICE uint64_t KeyOf(float number, uint32_t expert) {
-    // Of the two zeros, which are equal, the positive one.
+    // Adding 0 turns -0 into 0, which is equal to it.
     const uint32_t bits = BitsAs<uint32_t>(number + 0.0f);
     uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
     if ((bits & 0x7fffffffu) > 0x7f800000u) ordered = 0;
@@ -131,17 +131,17 @@ struct ChooseExpertsKernel {
   }
 };
 
-// A step's choices in the order of their experts, those of one expert by row, and the items that products
-// take them in: so many choices of one expert, of at most rows_per_item.
+// A step's choices sorted by expert, and then by row, and the items that products work on. An item is at most
+// rows_per_item choices of one expert.
 struct ExpertPlan {
   static constexpr uint32_t kExpert = 0;
-  static constexpr uint32_t kBegin = 1;  // Among the ordered choices.
+  static constexpr uint32_t kBegin = 1;  // An index into the sorted choices.
   static constexpr uint32_t kCount = 2;
   static constexpr uint32_t kItemWords = 3;
 
-  DeviceSpan<uint32_t> items;    // How many there are, then kItemWords for each.
-  DeviceSpan<uint32_t> choices;  // [rows * num_chosen], their numbers,
-  DeviceSpan<uint32_t> rows;     // and their rows.
+  DeviceSpan<uint32_t> items;    // The number of items, then kItemWords for each.
+  DeviceSpan<uint32_t> choices;  // [rows * num_chosen]: their numbers.
+  DeviceSpan<uint32_t> rows;     // [rows * num_chosen]: their rows.
 
   TANDEM_DEVICE uint32_t num_items() const { return items[0]; }
   TANDEM_DEVICE uint32_t item(uint32_t index, uint32_t field) const {
@@ -149,14 +149,14 @@ struct ExpertPlan {
   }
 };
 
-// One block: a warp for each expert counts its choices, then gives them places. Grid (1); shared:
+// One block. A warp for each expert counts its choices, and then gives them places. Grid (1); shared:
 // GroupExpertsShape.
 struct GroupExpertsKernel {
   StepWords step;
   DeviceSpan<const uint32_t> experts;  // [rows, num_chosen]
   ExpertPlan plan;
-  DeviceSpan<uint64_t> num_read;  // [1]: experts that the step's layers have read so far,
-  bool is_first = false;          // of which this is the first.
+  DeviceSpan<uint64_t> num_read;  // [1]: experts that the step has read so far, over its layers.
+  bool is_first = false;          // Whether this layer is the first one with experts.
   uint32_t num_experts = 0;
   uint32_t num_chosen = 0;
   uint32_t rows_per_item = 0;
@@ -219,7 +219,7 @@ struct GroupExpertsKernel {
     return (count + rows_per_item - 1) / rows_per_item;
   }
 
-  // Which lanes have a choice that takes this expert.
+  // The lanes whose choice is this expert.
   template <typename Block>
   TANDEM_DEVICE uint32_t ChoicesOf(Block& block, uint32_t expert, uint32_t choice,
                                    uint32_t num_choices) const {
@@ -227,7 +227,7 @@ struct GroupExpertsKernel {
   }
 };
 
-// The rows of products with experts (in place of StepRows): an item for each block along y, or nothing.
+// The rows for products with experts (in place of StepRows): each block along y takes one item, or nothing.
 // Grid and shared memory: ExpertGrid, MultiplyExpertsShape.
 struct ExpertRows {
   struct Part {
@@ -244,7 +244,7 @@ struct ExpertRows {
   };
 
   ExpertPlan plan;
-  bool reads_rows = true;  // Inputs are those of rows, not of choices.
+  bool reads_rows = true;  // Whether inputs are per row; otherwise per choice.
 
   template <typename Block>
   TANDEM_DEVICE Part Of(Block& block, const ProductGrid& /*grid*/) const {
@@ -259,12 +259,13 @@ using MultiplyInt8ExpertsKernel = MultiplyIntegersKernel<Int8Lane, ExpertRows>;
 using MultiplyInt4ExpertsKernel = MultiplyIntegersKernel<Int4Lane, ExpertRows>;
 using MultiplyFp8ExpertsKernel = MultiplyE4m3Kernel<ExpertRows>;
 
-// The same of weights in bfloat16, as they are in files, [experts, outputs, depth]: each group's sum by
-// matrix units, groups ascending. Reference: double precision; tolerance: what float32 sums lose.
+// The same for bfloat16 weights as they are in files, [experts, outputs, depth]. Matrix units compute each
+// group's sum; groups are added ascending. Reference: double precision; tolerance: the rounding of float32
+// sums.
 struct MultiplyBf16ExpertsKernel {
   static constexpr uint32_t kMostThreads = kProductThreads;
   using Sum = float;
-  // Of outputs g and g + 8 of a tile in lane 4 g + t, inputs 16 t to 16 t + 15 of a group.
+  // Lane 4 g + t holds inputs 16 t to 16 t + 15 of a group, for outputs g and g + 8 of a tile.
   struct Weights {
     Words<8> outputs[2];
   };
@@ -318,9 +319,9 @@ struct MultiplyBf16ExpertsKernel {
   TANDEM_DEVICE float Finish(float total, const Part& /*part*/, uint64_t /*output*/) const { return total; }
 };
 
-// sums[row] = what its experts gave, each times its weight, in the order of their numbers; and where there is
-// a shared expert, what that gave, which stands in `sums`, times the sigmoid of the router's last number.
-// Grid (rows, ceil(hidden / threads)).
+// sums[row] = the sum of each chosen expert's output times its weight, in the order of the experts' numbers.
+// With a shared expert, `sums` holds its output before, which is added after multiplication with the sigmoid
+// of the router's last number. Grid (rows, ceil(hidden / threads)).
 struct SumExpertsKernel {
   StepWords step;
   DeviceSpan<const float> outputs;      // [rows * num_chosen, hidden]

@@ -6,14 +6,14 @@
 #include "common/engine/cuda/kernels/row_kernels.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// What a draft head computes otherwise than a language model, before its layer's attention (HeadConfig has
-// the equations). One block of threads for each row, as in row_kernels.h. Reference: cpu/head_stage.h, but
-// for the order of a norm's sum and for bfloat16 where a product reads.
+// What a draft head computes before its layer's attention, unlike a language model (HeadConfig has the
+// equations). One block of threads for each row, as in row_kernels.h. Reference: cpu/head_stage.h, except for
+// the order of a norm's sum and for the rounding of products' inputs to bfloat16.
 
 namespace tandem {
 
-// The projection's inputs: EAGLE [embedding, state], EAGLE-3 the states. Rows that continue from their own
-// state have nothing to project, and keep their values. Grid (rows).
+// Writes the projection's inputs: [embedding, state] for EAGLE, the states for EAGLE-3. Rows that continue
+// from their own state have nothing to project, and keep their values. Grid (rows).
 struct JoinStatesKernel {
   StepWords step;
   DeviceSpan<const float> embedded;  // [rows, embedding_size]
@@ -34,7 +34,7 @@ struct JoinStatesKernel {
   }
 };
 
-// The same of MTP: [norm(state), norm(embedding)], of states in float32. Grid (rows); shared: a float for
+// The same for MTP: [norm(state), norm(embedding)], with float32 states. Grid (rows); shared: a float for
 // each warp.
 struct JoinNormedStatesKernel {
   StepWords step;
@@ -67,23 +67,23 @@ struct JoinNormedStatesKernel {
   }
 };
 
-// The stream that the layer begins with, projection + bias or the row's own state, and what query, key and
-// value read of it: EAGLE hidden itself, EAGLE-3 [norm(embedding), norm(hidden)], MTP norm(hidden). Grid
-// (rows); shared: a float for each warp.
+// Writes the stream that the layer begins with, which is projection + bias or the row's own state, and the
+// inputs of query, key and value: the stream itself for EAGLE, [norm(embedding), norm(hidden)] for EAGLE-3,
+// norm(hidden) for MTP. Grid (rows); shared: a float for each warp.
 struct BeginHeadKernel {
   StepWords step;
   DeviceSpan<const float> projected;       // [rows, hidden]
   DeviceSpan<const float> bias;            // [hidden], or empty.
   DeviceSpan<const float> embedded;        // [rows, hidden]
-  DeviceSpan<const float> embedding_norm;  // [hidden], of EAGLE-3; empty for the others.
+  DeviceSpan<const float> embedding_norm;  // [hidden] for EAGLE-3; empty for the others.
   DeviceSpan<const float> state_norm;      // [hidden]; empty for EAGLE.
   DeviceSpan<float> hidden;                // [rows, hidden]
-  DeviceSpan<Bf16> inputs;                 // [rows, hidden], of EAGLE-3 [rows, 2 * hidden]
-  DeviceSpan<float> features;              // [states, hidden]; empty when no row asks for any.
+  DeviceSpan<Bf16> inputs;                 // [rows, hidden]; for EAGLE-3 [rows, 2 * hidden]
+  DeviceSpan<float> features;              // [states, hidden]; empty if no row asks for features.
   uint32_t hidden_size = 0;
   float epsilon = 0.0f;
-  bool own_states_go_on = false;      // Those in float32, as they are.
-  bool norm_before_residual = false;  // The stream goes on normed.
+  bool own_states_go_on = false;      // float32 states continue unchanged.
+  bool norm_before_residual = false;  // The stream continues with the normed values.
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
@@ -129,8 +129,8 @@ struct BeginHeadKernel {
   }
 };
 
-// A residual block of a Medusa head, to = from + silu(product + bias), and what the next product reads of it.
-// Without a product nothing is added. Grid (rows, ceil(hidden / threads)).
+// A residual block of a Medusa head, to = from + silu(product + bias), which also writes the next product's
+// inputs. Without a product nothing is added. Grid (rows, ceil(hidden / threads)).
 struct AddBlockKernel {
   DeviceSpan<const float> from;     // [rows, hidden]
   DeviceSpan<const float> product;  // [rows, hidden], or empty.

@@ -8,7 +8,7 @@
 #include "common/engine/cuda/kernels/product_kernels.h"
 #include "common/engine/cuda/kernels/row_kernels.h"
 
-// Every kernel there is: for the interfaces that have a function for each.
+// All kernels: for interfaces that have one function for each.
 #define TANDEM_FOR_EACH_KERNEL(X) \
   X(EmbedKernel)                  \
   X(EmbedInt8Kernel)              \

@@ -7,38 +7,35 @@
 #include "common/engine/cuda/kernels/row_kernels.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// Products with weights that are kept as integers of 8 or 4 bits
-// (docs/inside/decisions/0011-quantised-products.md) or as floats of 8 bits
-// (docs/inside/decisions/0013-fp8-weights.md), which MultiplyFp8Kernel is about.
+// Products with weights of 8-bit or 4-bit integers (docs/inside/decisions/0011-quantised-products.md), and
+// with weights of 8-bit floats (docs/inside/decisions/0013-fp8-weights.md; MultiplyFp8Kernel).
 //
-// Of integers, what is computed is what the CPU engine computes (cpu/kernel_table.h, "weights of 8 or 4
-// bits"), bit for bit, from inputs that are bfloat16: a group of 64 inputs of a row is rounded to 15 bits,
-// its products with a group of weights are added up exactly in integers, and the groups' sums go into one
-// chain of fused multiply-adds per output, groups ascending. Exact sums have no order, so that a group is
-// free to go to any warp and through matrix units, and the chain is the same for every number of rows: law 1
-// holds for decoding, verifying and prefill alike. Reference: PortableKernels().products. Tolerance: none,
-// the bits are equal.
+// Products with integers give the bits of the CPU engine (cpu/kernel_table.h, "weights of 8 or 4 bits") for
+// bfloat16 inputs. A group of 64 inputs of a row is rounded to 15 bits, its products with a group of weights
+// are added up exactly in integers, and the groups' sums go into one chain of fused multiply-adds per output,
+// groups ascending. Exact sums do not depend on an order, so any warp may compute a group, with matrix units.
+// The chain is the same for every number of rows: law 1 holds for decoding, verifying and prefill alike.
+// Reference: PortableKernels().products. Tolerance: none, the bits are equal.
 //
-// The floor of a product of few rows is reading the weights once, 8.25, 4.25 or 8 bits each, at the memory's
-// bandwidth: a block reads its tiles once for every kProductRows rows, and no other block reads them for
-// these rows.
+// A product of few rows takes at least the time to read the weights once, 8.25, 4.25 or 8 bits each, at the
+// memory's bandwidth. A block reads its tiles once for every kProductRows rows, and no other block reads them
+// for these rows.
 
 namespace tandem {
 
-// A matrix [outputs, depth] lies in tiles of this many outputs (those beyond the last are 0), a tile in
-// groups of kInputGroup inputs (the last one filled up with zeros).
+// A matrix [outputs, depth] is stored in tiles of this many outputs (the last tile padded with zeros), and a
+// tile in groups of kInputGroup inputs (the last group padded with zeros).
 inline constexpr uint32_t kPackedOutputs = 16;
-// Of a group of one tile.
+// Words in a group of one tile.
 inline constexpr uint32_t kInt8GroupWords = kPackedOutputs * kInputGroup / 4;
 inline constexpr uint32_t kInt4GroupWords = kPackedOutputs * kInputGroup / 8;
 
 struct PackedWeights {
-  // [tiles][groups][16 outputs][64], of 8 bits: integers, or floats in e4m3. Of integers of 4 bits: of 16
-  // inputs each, which take 8 bytes, the first 8 stand in the low halves of the bytes and the others in the
-  // high ones.
+  // [tiles][groups][16 outputs][64] of 8 bits: integers, or floats in e4m3. With 4-bit integers, every 16
+  // inputs take 8 bytes: the first 8 in the low halves of the bytes, the others in the high halves.
   DeviceSpan<const uint32_t> words;
-  DeviceSpan<const Bf16> scales;          // [tiles][groups][16], of integers,
-  DeviceSpan<const float> output_scales;  // or [tiles][16], of floats.
+  DeviceSpan<const Bf16> scales;          // [tiles][groups][16], for integers.
+  DeviceSpan<const float> output_scales;  // [tiles][16], for floats.
 };
 
 // Inputs of products, rounded to 15 bits: (128 * high + low) * scale.
@@ -97,12 +94,12 @@ struct RoundInputsKernel {
     const uint32_t num_warps = block.num_threads() / kWarpThreads;
     const uint32_t group = block.index_y() * num_warps + block.thread() / kWarpThreads;
     if (group >= num_groups) return;
-    // Two neighbours for each lane.
+    // Each lane has two neighbours.
     const uint32_t lane = block.thread() % kWarpThreads;
     const uint32_t k = group * kInputGroup + 2 * lane;
     const float first = k < depth ? ToFloat(inputs[row * depth + k]) : 0.0f;
     const float second = k + 1 < depth ? ToFloat(inputs[row * depth + k + 1]) : 0.0f;
-    // Magnitudes compare as their bits do, and what is not finite is greater than all else.
+    // Magnitudes compare like their bits, and infinities and NaNs are greater than all other values.
     uint32_t greatest = Most(BitsAs<uint32_t>(first) & kMagnitude, BitsAs<uint32_t>(second) & kMagnitude);
     for (uint32_t mask = kWarpThreads / 2; mask > 0; mask /= 2) {
       greatest = Most(greatest, block.ShuffleXor(greatest, mask));
@@ -120,12 +117,12 @@ struct RoundInputsKernel {
     uint32_t high = 0;
     uint32_t low = 0;
     for (uint32_t i = 0; i < 2; ++i) {
-      // What is left for the low part is in [-64, 63].
+      // This leaves a low part in [-64, 63].
       const int32_t high_part = (integers[i] + 64) >> 7;
       high |= (static_cast<uint32_t>(high_part) & 0xffu) << (8 * i);
       low |= (static_cast<uint32_t>(integers[i] - 128 * high_part) & 0xffu) << (8 * i);
     }
-    // Of two lanes, one writes the high parts of both, the other the low ones.
+    // One of two lanes writes the high parts of both, the other lane writes the low parts.
     const uint32_t other_high = block.ShuffleXor(high, 1);
     const uint32_t other_low = block.ShuffleXor(low, 1);
     const uint64_t word = place * RoundedInputs::kGroupWords + lane / 2;
@@ -157,28 +154,28 @@ inline constexpr uint32_t kMostProductTiles = 4;
 struct ProductGrid {
   uint32_t outputs = 0;
   uint32_t depth = 0;
-  uint32_t num_rows = 0;  // A multiple of 8: matrix units take so many at a time.
+  uint32_t num_rows = 0;  // A multiple of 8: matrix units take 8 rows at a time.
   uint32_t tiles_per_block = 1;
 
   TANDEM_BOTH uint32_t num_groups() const { return NumInputGroups(depth); }
-  // Of packed matrices that lie behind one another, each in whole tiles.
+  // For packed matrices stored one after another, each in whole tiles.
   TANDEM_BOTH uint64_t GroupAt(uint64_t matrix, uint64_t tile, uint32_t group) const {
     return (matrix * NumPackedTiles(outputs) + tile) * num_groups() + group;
   }
 };
-// Sums of 16 outputs, spaced so that no two lanes that leave them meet in one bank of shared memory.
+// The distance between sums of 16 outputs, such that no two lanes write to the same bank of shared memory.
 inline constexpr uint32_t kSumStride = kPackedOutputs + 4;
 
-// Which rows a block multiplies with which matrix: those of a step, kProductRows next to one another, with
-// the only one there is. Others: ExpertRows (expert_kernels.h).
+// Which rows a block multiplies with which matrix. Here: kProductRows neighbouring rows of a step, with the
+// only matrix. ExpertRows (expert_kernels.h) is the other kind.
 struct StepRows {
   struct Part {
     uint32_t first = 0;
     uint32_t count = 0;
 
-    // Of the matrices that lie behind one another.
+    // The index of the matrix among those stored one after another.
     TANDEM_DEVICE uint64_t matrix() const { return 0; }
-    // Rows are taken 8 at a time; this one is there.
+    // Whether the row exists: rows are computed 8 at a time.
     TANDEM_DEVICE bool Has(uint32_t /*row*/) const { return true; }
     TANDEM_DEVICE uint64_t InputOf(uint32_t row) const { return first + row; }
     TANDEM_DEVICE uint64_t OutputOf(uint32_t row) const { return first + row; }
@@ -191,17 +188,17 @@ struct StepRows {
   }
 };
 
-// What products with any kind of packed weights share. The warps of a block take a group of a tile each,
-// multiply it with all rows of the block and leave the sums in shared memory, where every thread then adds
-// them, groups ascending, to its outputs. Two buffers of sums take turns, so that one barrier for each turn
-// is enough; the next turn's weights are on their way before it.
+// The common part of products with any kind of packed weights. Each warp of a block takes a group of a tile,
+// multiplies it with all rows of the block and leaves the sums in shared memory. Then every thread adds these
+// sums to its outputs, groups ascending. The two buffers of sums take turns, so one barrier for each turn is
+// enough. The next turn's weights are loaded before it begins.
 //
-// Kernel has a ProductGrid `grid`, DeviceSpan<float> `outputs` [rows, grid.outputs], `rows` as StepRows, and
-// with a `part` of these
+// Kernel has a ProductGrid `grid`, DeviceSpan<float> `outputs` [rows, grid.outputs], and `rows` like
+// StepRows. With a `part` of these it has
 //
-//   Sum, Weights                                      of a group; what a lane holds of one
+//   Sum, Weights                                      types: a group's sum; a lane's weights of a group
 //   Load(part, tile, group, lane) -> Weights
-//   Operand, Widen(weights) -> Operand                the same as it is multiplied with every row
+//   Operand, Widen(weights) -> Operand                the weights in the form that multiplies every row
 //   Multiply(block, operand, part, group, row, sums)  of a warp, for rows `row` to row + 7: lane 4 g + t has
 //                                                     sums[0, 1] of output g and rows row + 2 t, + 1, and
 //                                                     sums[2, 3] of output g + 8
@@ -280,8 +277,8 @@ TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
   }
 }
 
-// What a lane multiplies of a group of integers of 8 bits: of outputs g and g + 8 in lane 4 g + t, inputs 16
-// t to 16 t + 15. Matrix units take them in another order than they stand in, which exact sums do not show.
+// A lane's weights of a group of 8-bit integers: lane 4 g + t has inputs 16 t to 16 t + 15 of outputs g and g
+// + 8. Matrix units take them in another order than they are stored in, which does not change exact sums.
 struct Int8Lane {
   static constexpr uint32_t kGroupWords = kInt8GroupWords;
   static constexpr int32_t kFactor = 1;
@@ -291,14 +288,14 @@ struct Int8Lane {
     const uint64_t at = group * kGroupWords + lane * 4;
     return {{LoadWords<4>(words, at), LoadWords<4>(words, at + kGroupWords / 2)}};
   }
-  // Four of them, as bytes.
+  // Four weights, as bytes.
   TANDEM_DEVICE uint32_t Bytes(uint32_t output, uint32_t quarter) const {
     return outputs[output].word[quarter];
   }
 };
 
-// The same of integers of 4 bits. They are multiplied 16-fold, as they stand in the high halves of bytes: a
-// sum is a multiple of 16 then, below 2^31.
+// The same for 4-bit integers. They stay in the high halves of bytes, and so are multiplied by 16: a sum is
+// then a multiple of 16, below 2^31.
 struct Int4Lane {
   static constexpr uint32_t kGroupWords = kInt4GroupWords;
   static constexpr int32_t kFactor = 16;
@@ -374,13 +371,13 @@ struct MultiplyIntegersKernel {
 using MultiplyInt8Kernel = MultiplyIntegersKernel<Int8Lane>;
 using MultiplyInt4Kernel = MultiplyIntegersKernel<Int4Lane>;
 
-// The number that bits of e4m3 stand for; exact. They are not those of a NaN.
+// The number that the bits of an e4m3 mean; exact. The bits of a NaN are not allowed.
 TANDEM_DEVICE float FromE4m3(uint32_t bits) {
-  // Exponent and fraction where a float has them, whose exponents begin 120 lower.
+  // Moves exponent and fraction to their places in a float, whose exponents begin 120 lower.
   return BitsAs<float>((bits & 0x80u) << 24 | (bits & 0x7fu) << 20) * 0x1p120f;
 }
 
-// Sixteen inputs of a row in bfloat16, k to k + 15, those beyond the last as zeros.
+// Inputs k to k + 15 of a row in bfloat16, with zeros after the last one.
 TANDEM_DEVICE Words<8> LoadSixteen(DeviceSpan<const Bf16> values, uint64_t row, uint32_t k, uint32_t depth) {
   const uint64_t at = row * depth + k;
   Words<8> words = {};
@@ -398,11 +395,11 @@ TANDEM_DEVICE Words<8> LoadSixteen(DeviceSpan<const Bf16> values, uint64_t row, 
   return words;
 }
 
-// What matrix units multiply of a lane's sixteen inputs, for outputs g and g + 8: four pieces.
+// A lane's sixteen inputs for outputs g and g + 8, in four pieces as matrix units take them.
 struct Bf16Operand {
   uint32_t pieces[4][4];
 
-  // Sums of a group for eight rows, of `inputs` [rows, depth].
+  // Adds a group's products to the sums of eight rows of `inputs` [rows, depth].
   template <typename Block, typename Part>
   TANDEM_DEVICE void Multiply(Block& block, DeviceSpan<const Bf16> inputs, uint32_t depth, const Part& part,
                               uint32_t group, uint32_t row, float (&sums)[4]) const {
@@ -418,10 +415,10 @@ struct Bf16Operand {
   }
 };
 
-// outputs = inputs * weights^T, of weights in e4m3 and inputs in bfloat16, which become products of bfloat16
-// in matrix units, exact each; a group's sum is theirs, and a total is the sum of groups, ascending, times
-// the output's scale. Grid and shared memory as above. Reference: double precision; tolerance: what float32
-// sums lose.
+// outputs = inputs * weights^T, with e4m3 weights and bfloat16 inputs. Matrix units multiply them as
+// bfloat16, each product exact, and compute a group's sum. The total is the sum of the groups, ascending,
+// times the output's scale. Grid and shared memory as above. Reference: double precision; tolerance: the
+// rounding of float32 sums.
 template <typename Rows>
 struct MultiplyE4m3Kernel {
   static constexpr uint32_t kMostThreads = kProductThreads;
@@ -451,7 +448,7 @@ struct MultiplyE4m3Kernel {
     for (uint32_t piece = 0; piece < 4; ++piece) {
       TANDEM_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
-        // Outputs g and g + 8 in turn, two inputs each.
+        // Outputs g and g + 8 alternate, two inputs each.
         const uint32_t two = of_lane.outputs[i % 2].word[piece] >> (i / 2 * 16);
         operand.pieces[piece][i] = BitsAs<uint32_t>(FromE4m3(two & 0xffu)) >> 16 |
                                    (BitsAs<uint32_t>(FromE4m3(two >> 8 & 0xffu)) & 0xffff0000u);

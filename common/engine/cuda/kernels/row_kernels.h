@@ -5,15 +5,15 @@
 #include "common/engine/cuda/kernels/block.h"
 #include "common/engine/cuda/kernels/step_words.h"
 
-// Kernels that take one block of threads for each row of activations. Rows beyond the step's are left alone:
-// grids are as large as the bucket a graph was captured for. References: the CPU engine's kernels
-// (cpu/kernel_templates.h), which they follow but for the order of a norm's sum; outputs that feed matrix
-// products are rounded to bfloat16.
+// Kernels that use one block of threads for each row of activations. They skip rows beyond the step's: a grid
+// is as large as the bucket that the graph was captured for. References: the CPU engine's kernels
+// (cpu/kernel_templates.h), except for the order of a norm's sum. Outputs that feed matrix products are
+// rounded to bfloat16.
 
 namespace tandem {
 
-// What becomes of a token's embedding before the first layer: scale * embedding, and where positions are
-// learned, theirs is added.
+// What happens to a token's embedding before the first layer: it is multiplied by `scale`, and if positions
+// are learned, the position's embedding is added.
 struct EmbedEnding {
   float scale = 1.0f;
   DeviceSpan<const float> positions;  // [positions + offset, hidden], or empty.
@@ -47,15 +47,15 @@ struct EmbedKernel {
   }
 };
 
-// The residual stream, and what is still to be added to it: the addends, those of rank 0 first, then the
-// bias.
+// The residual stream, and what is still to be added to it: the addends, in order, and then the bias.
 struct Residual {
   DeviceSpan<float> hidden;         // [rows, hidden]
   DeviceSpan<const float> addends;  // [num_addends][addend_stride], each [rows, hidden]
-  // One for each rank of tensor parallelism, or of attention and feed-forward part beside it; or 0.
+  // The number of ranks with tensor parallelism; 2 in a parallel block, for attention and the feed-forward
+  // part; or 0.
   uint32_t num_addends = 0;
   uint64_t addend_stride = 0;
-  DeviceSpan<const float> bias;  // [hidden], or empty. Only with addends.
+  DeviceSpan<const float> bias;  // [hidden], or empty. Added only if there are addends.
   uint32_t hidden_size = 0;
   float scale = 1.0f;  // Of what is added.
 
@@ -69,22 +69,22 @@ struct Residual {
   }
 };
 
-// What a norm multiplies a row by, of whose squares each thread has added up some. Shared: a float for each
-// warp.
+// The factor by which a norm multiplies a row. Each thread has added up some of the row's squares. Shared: a
+// float for each warp.
 template <typename Block>
 TANDEM_DEVICE float NormFactor(Block& block, float squares, uint32_t hidden_size, float epsilon) {
   const auto scratch = block.template Shared<float>(0, block.num_threads() / kWarpThreads);
   const float mean = BlockSum(block, squares, scratch) / static_cast<float>(hidden_size);
   return 1.0f / SquareRoot(mean + epsilon);
 }
-// A head without a final norm has no weights of it.
+// A draft head without a final norm has no weights for it.
 TANDEM_DEVICE float Normed(DeviceSpan<const float> weight, uint32_t i, float value, float factor) {
   return weight.size == 0 ? value : weight[i] * (value * factor);
 }
 
-// A norm's weights: of RMSNorm, or where it centers of LayerNorm, which takes the mean off first.
+// A norm's weights, for RMSNorm, or with `centers` for LayerNorm, which first subtracts the mean.
 struct NormWeight {
-  DeviceSpan<const float> weight;  // [hidden], or empty: there is no norm.
+  DeviceSpan<const float> weight;  // [hidden], or empty: no norm.
   DeviceSpan<const float> bias;    // [hidden], or empty.
   bool centers = false;
 
@@ -94,7 +94,7 @@ struct NormWeight {
   }
 };
 
-// The mean of a row, of which each thread has added up some numbers. Shared: a float for each warp.
+// The mean of a row. Each thread has added up some of its numbers. Shared: a float for each warp.
 template <typename Block>
 TANDEM_DEVICE float RowMean(Block& block, float sum, uint32_t size) {
   const auto scratch = block.template Shared<float>(0, block.num_threads() / kWarpThreads);
@@ -108,13 +108,13 @@ struct NormKernel {
   Residual residual;
   NormWeight norm;
   DeviceSpan<Bf16> normed;  // [rows, hidden]
-  DeviceSpan<float> exact;  // The same before it is rounded, or empty.
+  DeviceSpan<float> exact;  // The same before rounding, or empty.
   float epsilon = 0.0f;
-  // Whether the grid goes over the rows whose logits are wanted; `normed` then holds these alone.
+  // Whether the grid covers only the rows whose logits are wanted; `normed` then holds only these.
   bool only_wanted = false;
   uint32_t first_wanted = 0;
-  DeviceSpan<float> features;  // [states, hidden]; empty when no row asks for any.
-  uint32_t num_layers = 0;     // That the stream has been through.
+  DeviceSpan<float> features;  // [states, hidden]; empty if no row asks for features.
+  uint32_t num_layers = 0;     // The layers that the stream has passed.
 
   template <typename Block>
   TANDEM_DEVICE void operator()(Block& block) const {
@@ -137,7 +137,7 @@ struct NormKernel {
       squares = Fma(value, value, squares);
       sum += value;
     }
-    // From here on read back by the thread that wrote it.
+    // From here on, each thread reads back only what it wrote itself.
     float mean = 0.0f;
     if (norm.centers) {
       mean = RowMean(block, sum, hidden_size);
@@ -156,8 +156,8 @@ struct NormKernel {
   }
 };
 
-// The features of the stream after the last layer that rows request: the state itself, and the output
-// matrix's input before rounding. The stream stays unchanged, with addends still to add. Grid (rows); shared:
+// Stores the features after the last layer that rows request: the stream itself, and the output matrix's
+// input before rounding. The stream does not change, and its addends remain to be added. Grid (rows); shared:
 // a float for each warp.
 struct FinalFeaturesKernel {
   StepWords step;
@@ -200,8 +200,8 @@ struct FinalFeaturesKernel {
   }
 };
 
-// values[row] = norm(values[row] + addend), in place: the embedding, what a layer adds to the stream, or all
-// queries or keys of a row. Grid (rows); shared: a float for each warp.
+// values[row] = norm(values[row] + addend), in place, for the embedding, for what a layer adds to the stream,
+// or for all queries or all keys of a row. Grid (rows); shared: a float for each warp.
 struct NormInPlaceKernel {
   StepWords step;
   DeviceSpan<float> values;        // Row r's `size` numbers begin at r * row_stride + offset.
@@ -241,7 +241,7 @@ struct NormInPlaceKernel {
   }
 };
 
-// cap * tanh(x / cap), as the processor's kernels have it.
+// cap * tanh(x / cap), with the formula of the CPU's kernels.
 TANDEM_DEVICE float Capped(float cap, float x) {
   return cap - 2.0f * cap / (Exponential(x * (2.0f / cap)) + 1.0f);
 }
@@ -263,7 +263,7 @@ struct ScaleKernel {
   }
 };
 
-// By number: common/model/config/architecture.h's Activation. Formulas as in cpu/kernel_templates.h.
+// By the number of an Activation (common/model/config/architecture.h). Formulas as in cpu/kernel_templates.h.
 TANDEM_DEVICE float Activate(uint32_t activation, float x) {
   if (activation == 0) return x / (1.0f + Exponential(0.0f - x));
   if (activation == 3) return Greater(0.0f, x);
@@ -283,7 +283,7 @@ TANDEM_DEVICE float Activate(uint32_t activation, float x) {
   return Greater(0.0f, x) - magnitude * 0.5f * e;
 }
 
-// What gates have besides an activation (common/model/config/architecture.h, GateDescription).
+// The settings of gates besides the activation (common/model/config/architecture.h, GateDescription).
 struct GateLimits {
   float limit = 0.0f;  // 0: none.
   float alpha = 1.0f;
@@ -291,7 +291,7 @@ struct GateLimits {
 
   TANDEM_DEVICE bool is_plain() const { return limit == 0.0f && alpha == 1.0f && up_offset == 0.0f; }
 
-  // As cpu/feed_forward.cc. What is not a number stays that.
+  // As in cpu/feed_forward.cc. A NaN stays a NaN.
   TANDEM_DEVICE void Apply(float& gate, float& up) const {
     if (is_plain()) return;
     if (limit > 0.0f) {
@@ -303,8 +303,8 @@ struct GateLimits {
   }
 };
 
-// output = activation(gate + gate_bias) * (up + up_bias), or where nothing gates activation(up + up_bias);
-// with limits as GateLimits says. Grid (rows, ceil(width / threads)).
+// output = activation(gate + gate_bias) * (up + up_bias), or activation(up + up_bias) without gates, both
+// with GateLimits. Grid (rows, ceil(width / threads)).
 struct GateKernel {
   StepWords step;
   DeviceSpan<const float> gate_up;  // [rows, 2 * width]: gate, then up; or [rows, width]: up.
@@ -314,7 +314,8 @@ struct GateKernel {
   uint32_t activation = 0;
   bool gated = true;
   GateLimits limits = {};
-  // With experts: rows here for each of the step's, and the expert of each, whose bias it has.
+  // With experts: the number of rows here for each row of the step, and each row's expert, whose bias is
+  // added.
   uint32_t num_each = 1;
   DeviceSpan<const uint32_t> experts = {};
 
@@ -342,7 +343,7 @@ struct GateKernel {
   }
 };
 
-// Logits of ranks side by side, from where each rank's part ended up. Grid (rows, ranks).
+// Puts the ranks' logits side by side. Grid (rows, ranks).
 struct JoinLogitsKernel {
   DeviceSpan<const float> parts;      // [ranks][part_size], each [rows, the rank's tokens]
   DeviceSpan<const uint32_t> begins;  // [ranks + 1], tokens

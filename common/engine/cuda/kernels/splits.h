@@ -6,10 +6,10 @@
 
 namespace tandem {
 
-// Attention goes through a context in splits, which blocks of threads compute side by side and which are then
-// added up from first to last. Where a split begins depends on positions alone, never on the batch or the
-// context's length: that is what keeps a row's bits the same in any company (law 1). Splits are short where
-// contexts usually end, so that a single row keeps many blocks of threads busy, and longer further on, so
+// Attention divides a context into splits, which blocks of threads compute in parallel. The results are added
+// up from first to last. The beginning of a split depends on positions alone, never on the batch or on the
+// context's length, so a row has the same bits whatever else is in the step (law 1). Splits are short where
+// most contexts end, so that a single row keeps many blocks of threads busy. They are longer further on, so
 // that there are never many.
 inline constexpr uint32_t kShortSplit = 256;  // Up to position 8,192,
 inline constexpr uint32_t kShortSplitsEnd = 8192;

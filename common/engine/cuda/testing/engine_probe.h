@@ -12,7 +12,7 @@
 #include "common/speculation/target_sampler.h"
 #include "gtest/gtest.h"
 
-// What tests of the engine on an emulated and on a real GPU ask of it.
+// Checks of the engine that tests run on an emulated and on a real GPU.
 namespace tandem {
 
 using Logits = std::vector<float>;
@@ -47,8 +47,7 @@ inline bool SameBits(const Logits& a, const Logits& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Trees of several sessions, each below a prompt that has been computed, whose rows ask for whatever they
-// like.
+// Trees of several sessions, each below a computed prompt.
 class ChoiceProbe {
  public:
   // Takes 6 blocks for each session.
@@ -98,7 +97,7 @@ class ChoiceProbe {
     const Session* session = nullptr;
     TokenId input = 0;
     std::vector<SlotId> tail;
-    TargetSampler sampler;  // Of all tokens up to this row's.
+    TargetSampler sampler;  // All tokens up to this row's.
     std::vector<TokenCount> own_counts;
     Logits logits;
     SeededChoice choice;
@@ -131,7 +130,7 @@ class ChoiceProbe {
     for (uint32_t i = 0; i < 6; ++i) session.blocks.push_back(index * 6 + i);
     for (uint32_t i = 2 + Below(28); i > 0; --i) session.prompt.push_back(AnyToken());
     session.sampling = AnySampling();
-    // What of it is output counts for more penalties.
+    // A part of the tokens is output, which some penalties count and others do not.
     const size_t output = Below(session.prompt.size());
     const auto prompt = absl::MakeConstSpan(session.prompt);
     session.sampler = std::make_unique<TargetSampler>(session.sampling, engine_->config().vocab_size,
@@ -146,7 +145,7 @@ class ChoiceProbe {
     return session;
   }
 
-  // The root is computed once more; nodes lie in the blocks behind the prompt's.
+  // The root is computed again; nodes use the blocks after the prompt's.
   void GrowTree(Session* session, uint32_t most_nodes, std::vector<Row>* rows) {
     struct Node {
       TokenIds path;

@@ -15,21 +15,21 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-// Draft heads with what reference implementations compute with them, as a GPU takes them.
+// Draft heads and the outputs of reference implementations for them, in the form that a GPU takes.
 namespace tandem {
 
 inline std::string GoldenHead(const std::string& name) {
   return absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/heads/", name);
 }
 
-// The files' numbers are float32, which a GPU does not take: a copy with all of them rounded to bfloat16. A
-// test failure and null when there is no such head.
+// A copy of the head with all numbers rounded to bfloat16: the files have float32, which a GPU does not take.
+// If there is no such head, the test fails and the result is null.
 inline std::shared_ptr<const Model> LoadInBf16(const std::string& folder) {
   const auto config = ReadFile(folder + "/config.json", 1 << 20);
   std::string file = "model.safetensors";
   auto bytes = ReadFile(absl::StrCat(folder, "/", file), 16 << 20);
   if (!bytes.ok()) {
-    // As Medusa's authors call it.
+    // The name that Medusa's authors use.
     file = "medusa_lm_head.safetensors";
     bytes = ReadFile(absl::StrCat(folder, "/", file), 16 << 20);
   }
@@ -67,13 +67,13 @@ inline std::shared_ptr<const Model> LoadInBf16(const std::string& folder) {
   copy.Write(file, absl::StrCat(std::string(reinterpret_cast<const char*>(&text_size), sizeof(text_size)),
                                 text, rounded));
   auto model = Model::Load(copy.path());
-  // The folder of a target stands for its next-token module.
+  // A target's folder means its next-token module.
   if (model.ok() && !(*model)->config().head.has_value()) model = Model::LoadHead(copy.path(), *model);
   EXPECT_TRUE(model.ok()) << model.status();
   return model.ok() ? *std::move(model) : nullptr;
 }
 
-// Those that are not null, which stands for minus infinity.
+// The numbers that are not null; null means minus infinity.
 inline std::vector<float> FiniteNumbers(const nlohmann::json& values) {
   std::vector<float> numbers;
   for (const nlohmann::json& value : values) {

@@ -10,7 +10,7 @@
 
 #include "common/base/hash.h"
 
-// g++ says so by a macro, clang by a question.
+// g++ defines a macro, clang has a feature test.
 #if defined(__SANITIZE_ADDRESS__)
 #define TANDEM_FIBERS_ANNOUNCED
 #elif defined(__has_feature)
@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{128} << 10;
 
-// Of a fiber that left, for good when `fake_stack` is null.
+// Called before a fiber leaves. It leaves for good if `fake_stack` is null.
 void AboutToSwitch(void** fake_stack, const void* to, size_t to_bytes) {
 #ifdef TANDEM_FIBERS_ANNOUNCED
   __sanitizer_start_switch_fiber(fake_stack, to, to_bytes);
@@ -63,14 +63,13 @@ void FailDeviceAccess(uint64_t index, uint64_t size, size_t element_bytes) {
 }
 
 void HostGrid::Run(const LaunchShape& shape, const std::function<void(Block&)>& thread) {
-  if (shape.threads == 0 || shape.threads % kWarpThreads != 0 || shape.threads > 1024) {
+  if (shape.threads == 0 || shape.threads % kWarpThreads != 0 || shape.threads > kMaxBlockThreads) {
     FailKernel("a block has a multiple of 32 threads, up to 1024");
   }
   thread_ = &thread;
   num_threads_ = shape.threads;
   num_x_ = shape.grid_x;
   shared_bytes_ = shape.shared_bytes;
-  if (fibers_.size() < num_threads_) fibers_.resize(num_threads_);
   // Backwards in half of the launches.
   const bool backwards = Mix64(random_++) % 2 == 1;
   const uint64_t num_blocks = uint64_t{shape.grid_x} * shape.grid_y;
@@ -95,15 +94,21 @@ void HostGrid::RunThreads() {
   }
 }
 
-// Jumps, not contexts: those would ask the system for the signal mask at every turn.
-void HostGrid::Resume(uint32_t thread) {
+// Ends no function: AddressSanitizer would clean the stack at each call of longjmp, which takes most of a
+// test's time.
+[[gnu::noinline, gnu::no_sanitize_address]] void JumpTo(void** place) {
+  __builtin_longjmp(place, 1);
+}
+
+// Uses jumps, not contexts: contexts would ask the system for the signal mask at every switch.
+[[gnu::no_sanitize_address]] void HostGrid::Resume(uint32_t thread) {
   running_ = thread;
   Fiber& fiber = fibers_[thread];
   const bool is_new = fiber.stack == nullptr;
   if (is_new) fiber.stack = std::make_unique<char[]>(kStackBytes);
   AboutToSwitch(&scheduler_fake_stack_, fiber.stack.get(), kStackBytes);
-  if (_setjmp(scheduler_) == 0) {
-    if (!is_new) _longjmp(fiber.left, 1);
+  if (__builtin_setjmp(scheduler_) == 0) {
+    if (!is_new) JumpTo(fiber.left);
     ucontext_t context;
     getcontext(&context);
     context.uc_stack.ss_sp = fiber.stack.get();
@@ -117,11 +122,11 @@ void HostGrid::Resume(uint32_t thread) {
   HaveSwitched(scheduler_fake_stack_, nullptr, nullptr);
 }
 
-void HostGrid::Wait(Waits waits) {
+[[gnu::no_sanitize_address]] void HostGrid::Wait(Waits waits) {
   Fiber& fiber = fibers_[running_];
   fiber.waits = waits;
   AboutToSwitch(&fiber.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
-  if (_setjmp(fiber.left) == 0) _longjmp(scheduler_, 1);
+  if (__builtin_setjmp(fiber.left) == 0) JumpTo(scheduler_);
   HaveSwitched(fiber.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
 }
 
@@ -138,7 +143,7 @@ void HostGrid::Release(uint32_t begin, uint32_t end, Waits waits) {
 }
 
 void HostGrid::RunBlock(const LaunchShape& shape) {
-  // Shared memory holds anything at first: here, NaN.
+  // Shared memory is not initialised. Here it begins as NaN.
   shared_.assign((shape.shared_bytes + 7) / 8, std::numeric_limits<uint64_t>::max());
   for (uint32_t thread = 0; thread < num_threads_; ++thread) {
     fibers_[thread].waits = Waits::kNo;
@@ -186,7 +191,7 @@ void HostGrid::Block::MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uin
   for (uint32_t i = 0; i < 4; ++i) {
     for (uint32_t half = 0; half < 2; ++half) {
       for (uint32_t quarter = 0; quarter < 4; ++quarter) {
-        // Of row lane / 4 (+ 8) of a and of row 2 * (lane % 4) (+ 1) of b.
+        // Words of row lane / 4 (+ 8) of a and of row 2 * (lane % 4) (+ 1) of b.
         const Fiber& of_a = grid_->fibers_[warp + lane / 4 * 4 + quarter];
         const Fiber& of_b = grid_->fibers_[warp + (lane % 4 * 2 + i % 2) * 4 + quarter];
         multiply(i, of_a.fragment[2 * half + i / 2], of_b.fragment[4 + half]);

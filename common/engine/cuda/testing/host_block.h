@@ -1,9 +1,6 @@
 #pragma once
 
-#include <setjmp.h>
-
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,18 +12,19 @@
 
 namespace tandem {
 
-// Runs a kernel on the host as a GPU would see it, with all that is checked which a GPU lets pass. Each
-// thread of a block is a fiber; a fiber runs until it waits for others (Sync, shuffles, ballots) and then the
-// next one does, in an order that changes from launch to launch, so that what misses a barrier gives other
-// results sooner or later.
+// Runs a kernel on the host as a GPU would, and checks what a GPU does not check. Each thread of a block is a
+// fiber. A fiber runs until it waits for others (Sync, shuffles, ballots), and then the next one runs. The
+// order changes from launch to launch, so a missing barrier changes results sooner or later.
 //
-// What is checked: indices of device and shared memory (block.h), threads that end or wait elsewhere while
-// the others of their block (of their warp) wait, and that every thread of a block ends. A violation ends the
-// program with a message: it is a bug of ours.
+// It checks the indices of device and shared memory (block.h), that no thread ends or waits elsewhere while
+// the others of its block or warp wait, and that every thread of a block ends. A violation is a bug of ours
+// and ends the program with a message.
 class HostGrid {
  public:
+  static constexpr uint32_t kMaxBlockThreads = 1024;
+
   // `seed` decides the order of fibers and of blocks.
-  explicit HostGrid(uint64_t seed = 0) : random_(seed) {}
+  explicit HostGrid(uint64_t seed = 0) : random_(seed), fibers_(kMaxBlockThreads) {}
 
   class Block;
   // Runs `thread(block)` for every thread of every block.
@@ -40,11 +38,11 @@ class HostGrid {
  private:
   enum class Waits { kNo, kForBlock, kForWarp, kEnded };
   struct Fiber {
-    std::unique_ptr<char[]> stack;  // None before its first thread. It then runs one thread after another.
-    jmp_buf left;                   // Where it waits.
+    std::unique_ptr<char[]> stack;  // None before its first thread. The fiber runs one thread after another.
+    void* left[5] = {};             // Where it waits.
     Waits waits = Waits::kNo;
-    uint64_t deposit = 0;       // For the other lanes,
-    uint32_t fragment[6] = {};  // and what they multiply: four words of a, two of b.
+    uint64_t deposit = 0;       // The value for the other lanes.
+    uint32_t fragment[6] = {};  // The words to multiply: four of a, two of b.
     void* fake_stack = nullptr;
   };
 
@@ -53,17 +51,17 @@ class HostGrid {
   void RunThreads();
   void RunBlock(const LaunchShape& shape);
   void Resume(uint32_t thread);
-  // Lets others run until all of the block (of the warp) wait too.
+  // Lets others run until all threads of the block (of the warp) wait.
   void Wait(Waits waits);
   void Release(uint32_t begin, uint32_t end, Waits waits);
   bool AllWait(uint32_t begin, uint32_t end, Waits waits) const;
 
   uint64_t random_;
   const std::function<void(Block&)>* thread_ = nullptr;
-  // Fibers of earlier launches wait with references to themselves: they must not move.
-  std::deque<Fiber> fibers_;
+  // Never moves once it has stacks: fibers of earlier launches hold references to their own while they wait.
+  std::vector<Fiber> fibers_;
   std::vector<uint64_t> shared_;
-  jmp_buf scheduler_;
+  void* scheduler_[5] = {};
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
   void* scheduler_fake_stack_ = nullptr;
@@ -75,7 +73,7 @@ class HostGrid {
   uint64_t shared_bytes_ = 0;
 };
 
-// What kernels see of it.
+// The block as kernels see it.
 class HostGrid::Block {
  public:
   explicit Block(HostGrid* grid) : grid_(grid) {}
@@ -96,7 +94,7 @@ class HostGrid::Block {
     grid_->fibers_[self].deposit = bits;
     grid_->Wait(Waits::kForWarp);
     bits = grid_->fibers_[self ^ mask].deposit;
-    // Nobody deposits again before all have read.
+    // No lane deposits again before all have read.
     grid_->Wait(Waits::kForWarp);
     T other;
     memcpy(&other, &bits, sizeof(other));
@@ -119,8 +117,8 @@ class HostGrid::Block {
   }
 
  private:
-  // Every lane lays its fragments open, and calls `multiply(i, of_a, of_b)` for its sum i with the words that
-  // the four lanes of its row of a and of b have.
+  // Every lane shares its fragments, and then calls `multiply(i, of_a, of_b)` for its sum i, with the words
+  // that the four lanes of that row of a and of that row of b hold.
   template <typename Multiply>
   void MultiplyFragments(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Multiply multiply);
 

@@ -56,7 +56,7 @@ absl::StatusOr<void*> HostOps::AllocateBytes(uint64_t num_bytes, absl::string_vi
 
 absl::StatusOr<void*> HostOps::AllocateBlock(uint64_t num_bytes, absl::string_view what) {
   TANDEM_ASSIGN_OR_RETURN(void* const data, AllocateBytes(num_bytes, what));
-  // Not a number, whatever reads it too early.
+  // Filled with NaN, which shows in results if something reads it too early.
   std::memset(data, 0xff, num_bytes);
   block_bytes_[data] = num_bytes;
   return data;

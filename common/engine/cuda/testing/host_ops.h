@@ -14,13 +14,13 @@
 
 namespace tandem {
 
-// What the ranks of one emulated machine exchange. Every rank has a thread of its own.
+// Data exchange between the ranks of one emulated machine. Every rank has its own thread.
 class HostRanks {
  public:
   explicit HostRanks(uint32_t world_size) : parts_(world_size) {}
 
   uint32_t world_size() const { return static_cast<uint32_t>(parts_.size()); }
-  // Waits until every rank has come with its part, and lets each read all of them.
+  // Waits until every rank has brought its part, and then lets each rank read all parts.
   void Exchange(uint32_t rank, const void* part,
                 const std::function<void(const std::vector<const void*>&)>& read);
 
@@ -35,13 +35,13 @@ class HostRanks {
 };
 
 // A GPU emulated on the host (host_block.h), for tests. Products are one chain of fused multiply-adds over
-// the depth. Everything happens when it is waited for, not before: memory of the host that changes too early,
-// or is read too early, shows in the results. Memory has the size asked for, so that AddressSanitizer sees
-// what goes beyond it; memory is limited to `memory_limit` bytes.
+// the depth. Work happens when it is waited for, not before, so if host memory is changed or read too early,
+// results show it. Buffers have exactly the size asked for, so AddressSanitizer finds accesses beyond them.
+// All buffers together have at most `memory_limit` bytes.
 class HostOps final : public DeviceOps {
  public:
   struct Options {
-    uint64_t seed = 0;  // Of the order in which threads run.
+    uint64_t seed = 0;  // Decides the order in which threads run.
     uint64_t memory_limit = uint64_t{1} << 32;
     uint32_t rank = 0;
     std::shared_ptr<HostRanks> ranks;  // None: one.
@@ -85,21 +85,21 @@ class HostOps final : public DeviceOps {
   uint64_t memory_used() const {
     return memory_used_;
   }
-  // How much of it was asked for one by one, and how often a graph was replayed.
+  // How many kernels were launched one by one, and how many graphs were replayed.
   uint64_t num_eager() const {
     return num_eager_;
   }
   uint64_t num_replays() const {
     return num_replays_;
   }
-  // What passed between host and device, and how often the host waited.
+  // The bytes copied between host and device, and how often the host waited.
   struct Traffic {
     uint64_t uploads = 0;
     uint64_t bytes_up = 0;
     uint64_t downloads = 0;
     uint64_t bytes_down = 0;
     uint64_t waits = 0;
-    uint64_t launches = 0;  // Of kernels, those of graphs as often as these are replayed.
+    uint64_t launches = 0;  // Kernels run. Those of a graph count at every replay.
 
     Traffic operator-(const Traffic& before) const {
       return {uploads - before.uploads,       bytes_up - before.bytes_up, downloads - before.downloads,
@@ -111,7 +111,7 @@ class HostOps final : public DeviceOps {
   }
 
  private:
-  // At the next wait, or when the graph that is being recorded is replayed.
+  // Runs at the next wait, or when the graph that is being recorded is replayed.
   absl::Status Do(std::function<void()> work);
 
   const Options options_;

@@ -13,17 +13,17 @@
 #include "common/engine/cuda/testing/host_ops.h"
 #include "gtest/gtest.h"
 
-// Small models of random weights on emulated GPUs.
+// Small models with random weights on emulated GPUs.
 namespace tandem {
 
 inline constexpr WeightType kGpuWeightTypes[] = {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4,
                                                  WeightType::kFp8, WeightType::kFp8Tensor};
 
-// Of those, one for each kind of products.
+// One weight type for each kind of product.
 inline constexpr WeightType kGpuProductTypes[] = {WeightType::kAsInFile, WeightType::kInt8, WeightType::kInt4,
                                                   WeightType::kFp8};
 
-// As names of tests may be.
+// In a form that test names allow.
 inline std::string TestName(WeightType type) {
   return absl::StrReplaceAll(WeightTypeName(type), {{"-", "_"}});
 }
@@ -58,7 +58,7 @@ inline HostOps& OpsOf(CudaEngine& engine) {
   return static_cast<HostOps&>(engine.ops());
 }
 
-// Root of the mean square of the differences, over that of what is expected.
+// The root mean square of the differences, divided by that of the expected values.
 inline double RelativeError(const std::vector<Logits>& got, const std::vector<Logits>& expected) {
   double error = 0;
   double size = 0;
