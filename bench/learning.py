@@ -2,6 +2,7 @@
 """What learned drafters make of a shift of traffic: four customers that sent stories now send something else, each its own
 (bench/learning_traffic.py). Their requests are served and kept by a router, a drafter is learned for each, and tokens per round of
 every bundled drafter and of the learned one are counted on prompts that were not learned from, of the new traffic and of the old.
+The target writes further outputs for the prompts that are learned from, unless --more-outputs is 0.
 
     bench/learning.py --bin-dir build/release/bin --train-python build/train/bin/python --requests 2000 --core-minutes 60 -- --bf16
 
@@ -27,6 +28,7 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "e2e"), str(LEARNING)]
 import learning_traffic  # noqa: E402
 
 OLD = "stories"
+TARGET = "tandem-target-15m"
 MEASURED = "measured"  # The tenant by which a router says what prompts are as tokens.
 
 
@@ -41,9 +43,11 @@ def parse():
     add("--customers", default=",".join(learning_traffic.SHIFTS), help="of bench/learning_traffic.py (%(default)s)")
     add("--start", default="general-4m", help="bundled drafter to begin with (%(default)s)")
     add("--requests", type=int, default=2000, help="to learn from, of all customers (%(default)s)")
-    add("--core-minutes", type=float, default=60, help="of training, for all customers (%(default)s)")
+    add("--core-minutes", type=float, default=60, help="of training, the target's outputs with it, for all customers (%(default)s)")
     add("--measure", type=int, default=24, help="prompts of each kind that are compared on (%(default)s)")
     add("--max-tokens", type=int, default=64, help="of an output (%(default)s)")
+    add("--more-outputs", type=int, help="outputs that the target writes for each prompt that is learned from; 0: learn from the spool alone (default: tandem-trainer's)")
+    add("--seeds", type=int, default=1, help="outputs for each prompt that is compared on (%(default)s)")
     add("--measure-tokens", type=int, default=48, help="of an output that is compared on, which does not end early (%(default)s)")
     add("--at-once", type=int, default=8, help="requests at a time (%(default)s)")
     add("--seed", type=int, default=1, help="of the prompts (%(default)s)")
@@ -62,7 +66,7 @@ def serve(args, processes):
     try:
         tenants = [{"name": name, "token": name, "record_traffic": True} for name in (*args.customers, MEASURED)]
         config = {
-            "models": [{"name": processes.TARGET, "folder": str(processes.MODELS / processes.TARGET)}],
+            "models": [{"name": TARGET, "folder": str(processes.MODELS / TARGET)}],
             "tenants": tenants,
             "registration": {"verifiers": True},
         }
@@ -70,7 +74,7 @@ def serve(args, processes):
         path.write_text(json.dumps(config))
         kept = ("--spool", args.work / "spool", "--spool-keys", args.work / "keys", "--spool-rate-kib", 10000)
         router = stack.start("tandem-router", "--config", path, *kept).wait_ready()
-        verifier = ("--model", processes.MODELS / processes.TARGET, "--register", router.address)
+        verifier = ("--model", processes.MODELS / TARGET, "--register", router.address)
         stack.start("tandem-verifier", *verifier).wait_ready()
 
         def requests(customer, tenant, rows, **limits):
@@ -114,6 +118,10 @@ def learn(args, models, customer):
         command = [args.train_python, "-B", LEARNING / "tandem-trainer", "--tenant", customer, "--output", output]
         command += ["--spool", args.work / "spool", "--keys", args.work / "keys"]
         command += ["--start", models / f"tandem-draft-{args.start}"]
+        if args.more_outputs != 0:
+            command += ["--target", models / TARGET]
+        if args.more_outputs:
+            command += ["--more-outputs", args.more_outputs]
         command += ["--max-core-seconds", 60 * args.core_minutes / len(args.customers), *args.trainer_flags]
         status = subprocess.run(list(map(str, command)), check=False).returncode
         if status not in (0, 3):
@@ -128,8 +136,8 @@ def learn(args, models, customer):
 
 def rounds(args, models, prompts, folder):
     """Tokens per round of a drafter, as served: seeded and calibrated."""
-    command = [pathlib.Path(args.bin_dir) / "tandem-bench", "rounds", "--target", models / "tandem-target-15m", "--drafter", folder]
-    command += ["--prompts", args.work / f"{prompts}.json", "--nodes", 16, "--temperature", 0.8, "--seeds", 1]
+    command = [pathlib.Path(args.bin_dir) / "tandem-bench", "rounds", "--target", models / TARGET, "--drafter", folder]
+    command += ["--prompts", args.work / f"{prompts}.json", "--nodes", 16, "--temperature", 0.8, "--seeds", args.seeds]
     command += ["--max-tokens", args.measure_tokens]
     done = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
     (row,) = re.findall(r"\| seeded, calibrated \| ([0-9.]+) \|", done.stdout)
@@ -147,34 +155,46 @@ def main():
     models = processes.MODELS
     cards = {customer: learn(args, models, customer) for customer in args.customers}
     bundled = {name: models / f"tandem-draft-{name}" for name in processes.DRAFTERS}
-    figures = {}
+    path = args.work / "figures.json"
+    figures = json.loads(path.read_text())["figures"] if path.exists() else {}
+
+    def save():
+        path.with_suffix(".new").write_text(json.dumps({"figures": figures, "cards": cards}, indent=2) + "\n")
+        os.replace(path.with_suffix(".new"), path)
 
     def measure(name, folder, prompts):
-        figures.setdefault(name, {})[prompts] = rounds(args, models, prompts, folder)
-        print(f"  {name} on {prompts}: {figures[name][prompts]:.2f}", flush=True)
+        # Counts are the same however often they are made.
+        measured = f"{prompts}, {args.measure_tokens} tokens, {args.seeds} seeds"
+        if measured not in figures.setdefault(name, {}):
+            figures[name][measured] = rounds(args, models, prompts, folder)
+            save()
+        print(f"  {name} on {prompts}: {figures[name][measured]:.2f}", flush=True)
+        return figures[name][measured]
 
-    for prompts in (OLD, *args.customers):
-        for name, folder in bundled.items():
-            measure(name, folder, prompts)
+    of_bundled = {
+        prompts: {name: measure(name, folder, prompts) for name, folder in bundled.items()} for prompts in (OLD, *args.customers)
+    }
+    of_learned = {}
     for customer in args.customers:
         if not cards[customer]["refused"]:
-            for prompts in (customer, OLD):
-                measure(f"learned from {customer}", args.work / "models" / customer, prompts)
+            version = cards[customer]["made"]
+            folder = args.work / "models" / customer
+            of_learned[customer] = [measure(f"learned from {customer}, {version}", folder, prompts) for prompts in (customer, OLD)]
+    save()
     print(f"| customer | best bundled | learned | gain | stories, {args.start} | stories, learned | change | s of a core |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for customer in args.customers:
-        best = max(bundled, key=lambda name: figures[name][customer])
-        own, old = figures[best][customer], figures[args.start][OLD]
+        best = max(bundled, key=of_bundled[customer].get)
+        own, old = of_bundled[customer][best], of_bundled[OLD][args.start]
         seconds = cards[customer]["training"]["core_seconds"]
         if cards[customer]["refused"]:
             print(f"| {customer} | {best} {own:.2f} | refused: {cards[customer]['refused']} | | {old:.2f} | | | {seconds:.0f} |")
             continue
-        learned = figures[f"learned from {customer}"]
+        new, of_stories = of_learned[customer]
         print(
-            f"| {customer} | {best} {own:.2f} | {learned[customer]:.2f} | {learned[customer] / own - 1:+.1%} | {old:.2f}"
-            f" | {learned[OLD]:.2f} | {learned[OLD] / old - 1:+.1%} | {seconds:.0f} |"
+            f"| {customer} | {best} {own:.2f} | {new:.2f} | {new / own - 1:+.1%} | {old:.2f}"
+            f" | {of_stories:.2f} | {of_stories / old - 1:+.1%} | {seconds:.0f} |"
         )
-    (args.work / "figures.json").write_text(json.dumps({"figures": figures, "cards": cards}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # The image for the CronJob of k8s/components/learning: the learning loop with torch for CPUs, and the client of tandem:cpu.
-# transformers is for heads, boto3 for spools in an object store.
+# transformers is for heads and for --target, boto3 for spools in an object store.
 #
 #   docker build -f deploy/docker/Dockerfile -t tandem:cpu .
 #   docker build -f deploy/docker/trainer.Dockerfile -t tandem-trainer .

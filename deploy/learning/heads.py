@@ -81,7 +81,15 @@ class Heads:
     def load(self, folder):
         return eagle3_head.load_head(folder)[0].to(self._args.device)
 
-    def example_of(self, record):
+    target = None  # Writes no further outputs.
+
+    def vet(self, records):
+        return records, 0
+
+    def further_examples(self, records, identity, progress):
+        return []
+
+    def example_of(self, record, held_back):
         """None of a request whose prompt leaves no room, or that is too short for a guess."""
         tokens = (record.prompt + [token.token for token in record.output])[: self._args.max_length]
         prompt = len(record.prompt)

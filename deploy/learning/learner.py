@@ -1,9 +1,10 @@
 """Distils a target into a draft model, from the records of a spool: sparse soft targets, and replay to limit
 forgetting.
 
-Loss of a step: the mean, over positions that output tokens follow, of KL(target || draft), where the target is known at its
-most likely tokens and as the probability of all others together, plus `replay` times the mean KL(start || draft) over texts
-of general kind, start being the draft model as it was. What is written lies between start and what was learned (`blend`).
+Loss of a step: the mean, over positions that output tokens follow, of KL(target || draft) and `overlap_weight` times the
+probability that a guess is rejected, 1 - sum(min(p, q)), where the target is known at its most likely tokens and as the
+probability of all others together, plus `replay_weight` times the mean KL(start || draft) over texts of general kind, start
+being the draft model as it was. What is written lies between start and what was learned (`blend`).
 """
 
 import dataclasses
@@ -30,6 +31,7 @@ import train  # noqa: E402
 
 LEAST_OTHERS = 1e-6  # Least probability of all other tokens together, because its logarithm is taken.
 EVALUATION_ROWS = 32
+FEWEST_REPLAY_ROWS = 4  # In a step.
 
 
 @dataclasses.dataclass
@@ -42,25 +44,31 @@ class Example:
     weights: torch.Tensor  # [outputs, k] their probabilities, 0 where padded.
     said: torch.Tensor  # [outputs] the tokens that the target really said.
     digest: bytes
+    temperature: float = 1.0  # Of the probabilities, and of the draft model's when it is compared with them.
+
+
+def example_from(prompt, said, top, weights, digest, max_length, temperature=1.0):
+    """The last max_length tokens of an output (token ids) and its prompt; None if they have no output."""
+    tokens = prompt + said
+    cut = max(0, len(tokens) - 1 - max_length)
+    first = max(len(prompt) - 1 - cut, 0)
+    left_out = max(0, cut - (len(prompt) - 1))
+    if left_out >= len(said):
+        return None
+    return Example(tokens[cut:-1], first, top[left_out:], weights[left_out:], torch.tensor(said[left_out:]), digest, temperature)
 
 
 def example_of(record, max_length):
-    """The record's last max_length tokens; None if they have no output."""
-    tokens = record.prompt + [token.token for token in record.output]
-    cut = max(0, len(tokens) - 1 - max_length)
-    first = max(len(record.prompt) - 1 - cut, 0)
-    outputs = record.output[max(0, cut - (len(record.prompt) - 1)) :]
-    if not outputs:
-        return None
-    width = max(len(token.top) for token in outputs)
-    top = torch.zeros(len(outputs), width, dtype=torch.long)
-    weights = torch.zeros(len(outputs), width)
-    for row, token in enumerate(outputs):
+    """As the spool has it."""
+    width = max((len(token.top) for token in record.output), default=0)
+    top = torch.zeros(len(record.output), width, dtype=torch.long)
+    weights = torch.zeros(len(record.output), width)
+    for row, token in enumerate(record.output):
         top[row] = token.top[0][0]
         for column, (candidate, logprob) in enumerate(token.top):
             top[row, column], weights[row, column] = candidate, math.exp(logprob)
-    said = torch.tensor([token.token for token in outputs])
-    return Example(tokens[cut:-1], first, top, weights, said, record.digest)
+    said = [token.token for token in record.output]
+    return example_from(record.prompt, said, top, weights, record.digest, max_length)
 
 
 def is_held_back(record_prompt, share):
@@ -75,9 +83,9 @@ def padded(examples, device):
 
 
 def guesses(model, examples, device):
-    """Logits at the positions before output tokens: [positions of all examples, vocab]."""
+    """Logits at the positions before output tokens, divided by the temperature: [positions of all examples, vocab]."""
     features = model.features(padded(examples, device))
-    picked = [features[i, example.first : len(example.tokens)] for i, example in enumerate(examples)]
+    picked = [features[i, example.first : len(example.tokens)] / example.temperature for i, example in enumerate(examples)]
     return model.logits(torch.cat(picked)).float()
 
 
@@ -86,20 +94,27 @@ def targets(examples, device):
     width = max(example.top.shape[1] for example in examples)
     top = torch.cat([functional.pad(e.top, (0, width - e.top.shape[1]), mode="replicate") for e in examples])
     weights = torch.cat([functional.pad(e.weights, (0, width - e.weights.shape[1])) for e in examples])
-    return top.to(device), weights.to(device)
+    return top.to(device).long(), weights.to(device)
 
 
-def sparse_kl(logits, top, weights):
-    """KL(target || draft) in nats, mean over places."""
+def sparse_losses(logits, top, weights):
+    """KL(target || draft) in nats, and 1 - sum(min(p, q)), means over places."""
     guessed = functional.log_softmax(logits, -1)
     of_top = guessed.gather(1, top)
     there = weights > 0
     others = (1 - weights.sum(1)).clamp(LEAST_OTHERS, 1)
     # The draft model's probability of all others, computed without cancellation if nearly all is in the most likely
     # ones.
-    of_others = (1 - (of_top.exp() * there).sum(1)).clamp(LEAST_OTHERS, 1).log()
+    shares = of_top.exp() * there
+    of_others = (1 - shares.sum(1)).clamp(LEAST_OTHERS, 1)
     known = (torch.where(there, weights * (weights.clamp(min=1e-30).log() - of_top), 0.0)).sum(1)
-    return (known + others * (others.log() - of_others)).mean()
+    kl = (known + others * (others.log() - of_others.log())).mean()
+    overlap = torch.minimum(shares, weights).sum(1) + torch.minimum(of_others, others)
+    return kl, (1 - overlap).mean()
+
+
+def sparse_kl(logits, top, weights):
+    return sparse_losses(logits, top, weights)[0]
 
 
 class Agreement(typing.NamedTuple):
@@ -212,24 +227,35 @@ class Spent(typing.NamedTuple):
     def now():
         return Spent(time.monotonic(), time.process_time())
 
+    def plus(self, other):
+        return Spent(self.seconds + other.seconds, self.core_seconds + other.core_seconds)
 
-def fit(model, examples, replay, args, identity, progress):
+    def since(self, then):
+        return Spent(self.seconds - then.seconds, self.core_seconds - then.core_seconds)
+
+    def over(self, args, share=1.0):
+        """Whether it is more than a share of what the run may take."""
+        limits = (args.max_seconds, args.max_core_seconds)
+        return any(limit and passed > share * limit for passed, limit in zip(self, limits))
+
+
+def fit(model, examples, replay, args, identity, progress, prepared=Spent(), prepared_again=Spent()):
     """Takes the remaining steps. Every step is a function of the run's seed and its number, so that an interrupted run
-    ends like one that was not interrupted. Returns (steps done, Spent over all runs, why it ended)."""
+    ends like one that was not interrupted. `prepared` is what was spent before the first step, `prepared_again` what a run
+    that goes on has spent. Returns (steps done, Spent over all runs, why it ended)."""
     stage = recipe.Stage(args.steps, args.lr, weights={}, teacher="target")
     optimizer = train.optimizer_for(model, stage)
-    done, before = 0, Spent()
+    done, before = 0, prepared
     state = load_checkpoint(args.work, identity) if args.work else None
     if state is not None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        done, before = state["step"], Spent(state["seconds"], state["core_seconds"])
+        done, before = state["step"], Spent(state["seconds"], state["core_seconds"]).plus(prepared_again)
         print(f"goes on behind step {done}", flush=True)
     started, saved = Spent.now(), time.monotonic()
 
     def spent():
-        now = Spent.now()
-        return Spent(*(b + n - s for b, n, s in zip(before, now, started)))
+        return before.plus(Spent.now().since(started))
 
     def save(step):
         if args.work:
@@ -248,8 +274,7 @@ def fit(model, examples, replay, args, identity, progress):
     total = count = 0
     why = "steps"
     for step in range(done, args.steps):
-        limits = zip(spent(), (args.max_seconds, args.max_core_seconds))
-        if any(limit and passed > limit for passed, limit in limits):
+        if spent().over(args):
             why = "time"
             break
         generator = torch.Generator().manual_seed(args.seed * 1_000_003 + step)
@@ -263,7 +288,8 @@ def fit(model, examples, replay, args, identity, progress):
             group["lr"] = train.learning_rate(stage, step, args.warmup)
         top, weights = targets(rows, args.device)
         with torch.autocast(torch.device(args.device).type, torch.bfloat16, enabled=args.bf16):
-            loss = learned = sparse_kl(guesses(model, rows, args.device), top, weights)
+            learned, rejected = sparse_losses(guesses(model, rows, args.device), top, weights)
+            loss = learned + args.overlap_weight * rejected
             if args.replay_weight > 0:
                 loss = loss + args.replay_weight * replay.loss(model, generator)
         optimizer.zero_grad(set_to_none=True)
@@ -292,7 +318,7 @@ def blend(model, start, share):
 
 def identity_of(args, data_digest):
     """The identity of a run; it resumes only from a checkpoint with the same one."""
-    names = ("steps", "lr", "seed", "tokens_per_step", "max_length", "replay_weight", "warmup", "held_back", "bf16")
+    names = ("steps", "lr", "seed", "tokens_per_step", "max_length", "replay_weight", "overlap_weight", "warmup", "held_back", "bf16")
     said = {name: getattr(args, name) for name in names} | {"data": data_digest, "start": folder_digest(args.start)}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -314,12 +340,35 @@ class DraftModels:
         self._args = args
         self.start, self._model = self.load(args.start), self.load(args.start)
         self._tokenizer = Tokenizer.from_file(str(args.start / "tokenizer.json"))
+        self.target, self._read = None, {}
+        if args.target is not None:
+            import further  # Needs transformers.
+
+            self.target = further.Target(args, self.start.embed_tokens.num_embeddings)
 
     def load(self, folder):
         return llama.load_model(folder).to(self._args.device).eval()
 
-    def example_of(self, record):
-        return example_of(record, self._args.max_length)
+    def vet(self, records):
+        """(records that the target may have answered, the number of others): all, without the target."""
+        if self.target is None:
+            return records, 0
+        import further
+
+        read = self.target.read(records)
+        kept = [(record, example) for record, (example, difference) in zip(records, read) if difference <= further.MOST_DIFFERENCE]
+        self._read = {id(record): example for record, example in kept}
+        return [record for record, _ in kept], len(records) - len(kept)
+
+    def example_of(self, record, held_back):
+        """What is held back is always as the spool has it: what is written is judged by what a router saw, not by --target."""
+        if self.target is None or held_back:
+            return example_of(record, self._args.max_length)
+        return self._read[id(record)]
+
+    def further_examples(self, records, identity, progress):
+        """Of further outputs, which the target writes for the prompts of these records."""
+        return self.target.write(records, identity, progress) if self.target is not None else []
 
     def encode(self, text):
         return [self._tokenizer.token_to_id("<|bos|>"), *self._tokenizer.encode(text, add_special_tokens=False).ids]
@@ -334,8 +383,10 @@ class DraftModels:
 
     def fit(self, examples, texts, identity, progress):
         length = min(self._args.max_length, 256)
-        replay = Replay(self.start, texts, 8, length, self._args.device)
-        done = fit(self._model.train(), examples, replay, self._args, identity, progress)
+        # A third as many tokens as there are of requests.
+        replay = Replay(self.start, texts, max(FEWEST_REPLAY_ROWS, self._args.tokens_per_step // (3 * length)), length, self._args.device)
+        prepared = (self.target.spent(), self.target.spent_now()) if self.target is not None else ()
+        done = fit(self._model.train(), examples, replay, self._args, identity, progress, *prepared)
         blend(self._model, self.start, self._args.blend)
         return done
 

@@ -85,10 +85,12 @@ class SchemaTest(unittest.TestCase):
             binary = REPOSITORY.joinpath(*{"router": ("router", "spool", "spool_flags.cc"), "drafter": ("drafter", "main.cc")}[name])
             for argument in command[len(SERVICES[name]["command"]) :]:
                 self.assertIn(f'"{argument[2:].split("=")[0]}"', binary.read_text(), argument)
-        learn = (REPOSITORY / "deploy" / "learning" / "tandem-learn").read_text()
-        for argument in learning["services"]["learning"]["command"]:
-            if argument.startswith("--") and argument not in ("--", "--steps=300"):
-                self.assertIn(f'add("{argument.split("=")[0]}"', learn)
+        program, *arguments = learning["services"]["learning"]["command"]
+        at = arguments.index("--")
+        for name, own in ((program, arguments[:at]), ("tandem-trainer", arguments[at + 1 :])):
+            text = (REPOSITORY / "deploy" / "learning" / name).read_text()
+            for argument in own:
+                self.assertIn(f'add("{argument.split("=")[0]}"', text)
 
     def test_what_the_specification_does_not_say_is_noticed(self):
         for change in ({"comand": ["tandem-router"]}, {"ports": 7001}, {"depends_on": "verifier"}, {"cap_drop": "ALL"}):

@@ -4,6 +4,7 @@ Needs torch: TANDEM_TRAIN_PYTHON names a Python that has deploy/demo-models/trai
 skipped (status 77). TANDEM_POISON_TRIALS: how many poisoned spools of each kind are tried, 2 by default. TANDEM_TRAIN_THREADS: of
 torch, 2 by default."""
 
+import argparse
 import contextlib
 import functools
 import importlib.machinery
@@ -36,6 +37,7 @@ from spool_fixture import SpoolFixture, record_of  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+import further  # noqa: E402
 import learner  # noqa: E402
 import spool  # noqa: E402
 
@@ -89,6 +91,26 @@ class PartsTest(unittest.TestCase):
         # Padding says nothing.
         padded = functional.pad(weights, (0, 2)), functional.pad(top, (0, 2), mode="replicate")
         torch.testing.assert_close(learner.sparse_kl(logits, padded[1], padded[0]), lumped)
+
+    def test_a_guess_is_rejected_as_often_as_the_distributions_differ(self):
+        generator = torch.Generator().manual_seed(1)
+        logits, target = torch.randn(5, 12, generator=generator), torch.randn(5, 12, generator=generator).softmax(-1)
+        weights, top = target.topk(11)
+        rejected = learner.sparse_losses(logits, top, weights)[1]
+        torch.testing.assert_close(rejected, (logits.softmax(-1) - target).abs().sum(1).mean() / 2, rtol=1e-4, atol=1e-5)
+        # With all but three in one lump, and with padding.
+        weights, top = target.topk(3)
+        guessed = logits.softmax(-1).gather(1, top)
+        shared = torch.minimum(guessed, weights).sum(1) + torch.minimum(1 - guessed.sum(1), 1 - weights.sum(1))
+        weights, top = functional.pad(weights, (0, 2)), functional.pad(top, (0, 2), mode="replicate")
+        torch.testing.assert_close(learner.sparse_losses(logits, top, weights)[1], (1 - shared).mean(), rtol=1e-4, atol=1e-5)
+
+    def test_probabilities_are_compared_at_their_temperature(self):
+        model = learner.llama.load_model(START).eval()
+        example = learner.example_from([1, 2, 3], [4, 5], torch.zeros(2, 1), torch.ones(2, 1), b"", 100, 0.5)
+        with torch.no_grad():
+            wanted = model(torch.tensor([[1, 2, 3, 4]]))[0, 2:] / 0.5
+            torch.testing.assert_close(learner.guesses(model, [example], "cpu"), wanted, rtol=1e-4, atol=1e-4)
 
     def test_places_are_those_that_output_tokens_follow(self):
         prompt, output = list(range(10, 30)), list(range(40, 55))
@@ -220,6 +242,134 @@ class TrainerTest(unittest.TestCase):
         self.fixture.delete(real_records()[3].request_id)
         said = self.train(*flags, "--work", work, status=3, output=self.folder / "third")
         self.assertIn("not gone on with", said)
+
+    def further_flags(self, *flags):
+        return ("--target", TARGET, "--more-outputs", 2, "--max-length", 64, "--replay-texts", 16, *flags)
+
+    def test_the_target_writes_more(self):
+        """Of the same traffic, as the recipe of the demo models samples it, and judged by the spool alone."""
+        self.fixture.write(real_records())
+        said = self.train(*self.further_flags("--steps", 24, "--warmup", 4))
+        card = json.loads((self.output / "draft_card.json").read_text())
+        held = card["held_back"]["requests"]
+        wrote = card["target_wrote"]
+        self.assertEqual(wrote["outputs"], 2 * (len(real_records()) - held))
+        self.assertEqual(wrote["target_fingerprint"], further.target_fingerprint(TARGET))
+        self.assertIn(f"the target wrote {wrote['outputs']} outputs with {wrote['output_tokens']} tokens", said)
+        self.assertEqual(card["data"]["left_out"], {})
+        self.assertGreater(card["gain"]["greedy"], 2.5 * card["gain"]["greedy_error"])
+        plain = self.folder / "plain"
+        self.train("--steps", 24, "--warmup", 4, "--max-length", 64, "--replay-texts", 16, output=plain)
+        without = json.loads((plain / "draft_card.json").read_text())
+        self.assertIsNone(without["target_wrote"])
+        for name in ("data", "held_back", "before"):
+            self.assertEqual(card[name], without[name])
+
+    def test_the_target_says_what_it_says_in_service(self):
+        """Its distributions are those of another implementation, at the places of what was said."""
+        records = real_records()[:5]
+        self.fixture.write(records)
+        target = self.target()
+        model = learner.llama.load_model(TARGET).eval()
+        for record, (example, difference) in zip(records, target.read(records), strict=True):
+            tokens = record.prompt + [token.token for token in record.output]
+            with torch.no_grad():
+                wanted = (model(torch.tensor([tokens]))[0, len(record.prompt) - 1 : -1] / record.temperature).softmax(-1)
+            self.assertLess(difference, 0.01)
+            torch.testing.assert_close(wanted.gather(1, example.top.long()), example.weights, rtol=1e-2, atol=1e-4)
+        part = target._answer(records, 7)
+        at = 0
+        for record, output in zip(records, part.outputs, strict=True):
+            self.assertTrue(0 < len(output) <= max(len(record.output) for record in records))
+            with torch.no_grad():
+                wanted = model(torch.tensor([record.prompt + output]))[0, len(record.prompt) - 1 : -1]
+            wanted = (wanted / record.temperature).softmax(-1)
+            places = slice(at, at + len(output))
+            at = places.stop
+            torch.testing.assert_close(wanted.gather(1, part.top[places].long()), part.weights[places], rtol=1e-2, atol=1e-4)
+        self.assertEqual(at, len(part.top))
+        self.assertEqual(target._answer(records, 7).outputs, part.outputs)
+        self.assertNotEqual(target._answer(records, 8).outputs, part.outputs)
+
+    def target(self, **settings):
+        defaults = {"target": TARGET, "device": "cpu", "bf16": False, "max_length": 64, "seed": 1, "more_outputs": 3, "held_back": 0.15}
+        defaults |= {"max_seconds": 0, "max_core_seconds": 0, "work": self.folder, "keys": self.fixture.keys, "tenant": ["acme", "new"]}
+        return further.Target(argparse.Namespace(**defaults | settings), 4096)
+
+    def test_outputs_are_not_written_twice(self):
+        records = real_records()[:12]
+        whole = self.target(work=self.folder / "a")
+        examples = whole.write(records, "id", lambda *_: None)
+        self.assertEqual(whole.card()["outputs"], 36)
+        first, answer = self.target(), further.Target._answer
+        with mock.patch.object(further.Target, "_answer", autospec=True, side_effect=answer) as answered:
+            answered.side_effect = [answer(first, sorted(records, key=lambda r: len(r.prompt)), 1_000_003), KeyboardInterrupt]
+            with self.assertRaises(KeyboardInterrupt):
+                first.write(records, "id", lambda *_: None)
+            answered.side_effect, answered.call_count = answer, 0
+            second = self.target()
+            again = second.write(records, "id", lambda *_: None)
+            self.assertEqual(answered.call_count, 2)
+        self.assertEqual(second.card(), whole.card())
+        self.assertEqual([e.tokens for e in again], [e.tokens for e in examples])
+        for one, other in zip(again, examples):
+            torch.testing.assert_close(one.weights, other.weights)
+        self.assertGreater(second.spent().core_seconds, second.spent_now().core_seconds)
+        # No one reads them without the tenant's key.
+        kept = sorted((self.folder / "outputs").iterdir())
+        self.assertEqual([path.name for path in kept], ["000000", "000001", "000002"])
+        self.assertNotIn(b"PK", kept[0].read_bytes()[:64])
+        # Those of another run are not used, nor those whose key was deleted.
+        (self.fixture.keys / "acme.key").write_text("ab" * 32 + "\n")
+        with mock.patch.object(further.Target, "_answer", autospec=True, side_effect=answer) as answered:
+            self.assertEqual(len(self.target().write(records, "id", lambda *_: None)), 36)
+            self.assertEqual(answered.call_count, 3)
+        self.assertEqual(len(self.target(more_outputs=1).write(records, "other", lambda *_: None)), 12)
+        # A tenant that was forgotten meanwhile.
+        self.fixture.keys.joinpath("acme.key").rename(self.folder / "acme.key")
+        with self.assertRaisesRegex(spool.SpoolError, "gone, so nothing may be kept"):
+            self.target().write(records, "id", lambda *_: None)
+        (self.folder / "acme.key").rename(self.fixture.keys / "acme.key")
+        # A run that may take no time writes none, and does not write them when it goes on.
+        for limit in (1e-6, 0):
+            third = self.target(max_core_seconds=limit)
+            self.assertEqual(third.write(records, "short", lambda *_: None), [])
+
+    def test_what_the_target_did_not_say_is_left_out(self):
+        """Random tokens, lies about what was likely, and a --target that is not the one that answered."""
+        lies = target_traffic.lied_about(self.shuffled(0), 4096)
+        for trial in range(POISON_TRIALS):
+            random_tokens = target_traffic.poisoned(96, 4096, torch.Generator().manual_seed(100 + trial))
+            for kind, records in (("random", random_tokens), ("lies", lies)):
+                for path in self.fixture.folder.glob("*.segment"):
+                    path.unlink()
+                self.fixture.write(records)
+                said = self.train(*self.further_flags("--seed", trial + 1), status=3, output=self.folder / f"{kind}-{trial}")
+                self.assertIn("left out: 96 (the target says something else)", said)
+                self.assertFalse((self.folder / f"{kind}-{trial}").exists())
+        for path in self.fixture.folder.glob("*.segment"):
+            path.unlink()
+        self.fixture.write(real_records())
+        said = self.train("--target", START, status=3)
+        self.assertIn(f"left out: {len(real_records())} (the target says something else)", said)
+
+    def test_half_poison_teaches_nothing(self):
+        """With the target at hand: the same as the real half alone."""
+        real = self.shuffled(1)[:80]
+        self.fixture.write(target_traffic.poisoned(64, 4096, torch.Generator().manual_seed(3)) + real)
+        self.train(*self.further_flags("--steps", 12, "--warmup", 2), status=None)
+        found = self.output / "draft_card.json"
+        card = json.loads((found if found.exists() else self.output.with_name("learned.refused.json")).read_text())
+        self.assertEqual(card["data"]["left_out"], {"the target says something else": 64})
+        self.assertEqual(card["data"]["requests"], 80)
+
+    def test_flags_of_the_target(self):
+        for flags, text in (
+            (("--more-outputs", 2), "--more-outputs: expected with --target"),
+            (("--target", TARGET, "--more-outputs", -1), "--more-outputs"),
+            (("--target", TARGET, "--adapter", "a"), "--target: it does not answer as requests of an --adapter"),
+        ):
+            self.assertIn(text, self.train(*flags, status=2))
 
     def test_too_little_is_not_learned_from(self):
         self.fixture.write(real_records()[:20])

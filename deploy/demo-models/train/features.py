@@ -96,9 +96,10 @@ class Job:
 
 
 @torch.no_grad()
-def answer(model, tokenizer, prompts, temperatures, max_tokens, past_end=False):
+def answer(model, tokenizer, prompts, temperatures, max_tokens, past_end=False, note=None):
     """The target's answers to prompts of similar lengths, each sampled at its temperature (0: greedily). An answer ends
-    with its end token; with `past_end` it continues, as at a server that is asked to ignore the end."""
+    with its end token; with `past_end` it continues, as at a server that is asked to ignore the end. `note` is called
+    with the logits of every step, [prompts, vocab]."""
     # Imported here, because readers of stored features need no transformers.
     from transformers import StaticCache
 
@@ -118,6 +119,8 @@ def answer(model, tokenizer, prompts, temperatures, max_tokens, past_end=False):
         out = model(input_ids=step, attention_mask=mask[:, :end], position_ids=positions[:, first:end], past_key_values=cache,
                     logits_to_keep=1)
         logits = out.logits[:, -1].float()
+        if note is not None:
+            note(logits)
         tokens = logits.argmax(-1)
         if sampled.any():
             sums = (logits[sampled] * rates[sampled, None]).softmax(-1).cumsum(-1)
