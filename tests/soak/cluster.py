@@ -260,16 +260,17 @@ class MetricsWatch:
                         self.findings.append(f"{name}: /metrics does not answer")
                 continue
             self.scrapes += 1
-            self.take(name, server.pid, now)
+            self.take(name, server, now)
 
-    def take(self, name, pid, now):
-        before = self._seen.get(pid, {})
+    def take(self, name, process, now):
+        """`process`: not its pid, which the system gives to another process within an hour of kills."""
+        before = self._seen.get(process, {})
         for key, value in before.items():
             if key not in now:
                 self.findings.append(f"{name}: {key} has gone")
             elif self._COUNTER.search(key) and now[key] < value:
                 self.findings.append(f"{name}: {key} went from {value} to {now[key]}")
-        self._seen[pid] = now
+        self._seen[process] = now
 
     def _work(self):
         while not self._stop.wait(self._seconds):
