@@ -16,7 +16,7 @@ if(TANDEM_SERVICES)
   find_package(civetweb REQUIRED)
   find_package(yaml-cpp REQUIRED)
   find_package(CLI11 REQUIRED)
-  # 3.4 or later, also 5: its package refuses a request for another major version.
+  # 3.4 or later, also 5. No version is requested here, since the package of Eigen 5 refuses a request for 3.4.
   find_package(Eigen3 REQUIRED NO_MODULE)
   if(Eigen3_VERSION VERSION_LESS 3.4)
     message(FATAL_ERROR "Eigen in ${Eigen3_DIR} is ${Eigen3_VERSION}, expected 3.4 or later")

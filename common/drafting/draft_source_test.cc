@@ -94,7 +94,7 @@ TEST_P(EverySourceTest, FindsWhatWasSaidBeforeAndGrowsSurer) {
     ASSERT_FALSE(nodes.empty());
     if (round == 0) first = nodes[0].score;
     if (round == 9) {
-      // Whoever looks at short contexts alone is nearly sure from the first round on.
+      // A source that looks only at short contexts is nearly sure from the first round on.
       EXPECT_GT(nodes[0].score, std::min(0.95f, 1.5f * first));
     }
     source->Observe(TokenIds{13, 14, 15, 16, 17, 200 + round});

@@ -22,13 +22,15 @@ import features
 from target_fingerprint import target_fingerprint
 
 TOP = 64  # Most likely tokens that are kept of each distribution.
-ROWS = 96  # Prompts that are answered at a time.
-LOGIT_BYTES = 1 << 28  # At most, of texts that are read at a time.
+ROWS = 96  # Prompts that are answered at a time, at most.
+ROW_TOKENS = ROWS * 512  # The same for their tokens with those of their outputs, which the target's cache holds.
+LOGIT_BYTES = 1 << 28  # At most, of several texts that are read at a time.
+MOST_LOGIT_BYTES = 1 << 30  # Of one text. Longer ones are not read.
 # Of the target's log probabilities and those that the spool has, mean over an output. Number formats change them by some hundredths.
 MOST_DIFFERENCE = 0.5
 # Requests at lower temperatures are answered at this one: otherwise each output would be the one that the spool has.
 LEAST_TEMPERATURE = 0.5
-# Of the time that a run may take, for outputs.
+# The share of a run's time after which no more outputs are begun.
 MOST_TIME = 1 / 3
 
 
@@ -59,6 +61,12 @@ class Target:
 
     def spent(self):
         return self._spent_before.plus(self.spent_now())
+
+    def can_read(self, record):
+        """Whether the request has only tokens of the target, and is not too long to be read."""
+        vocab_size = self._model.config.vocab_size
+        tokens = [*record.prompt, *(token.token for token in record.output)]
+        return 4 * vocab_size * len(tokens) <= MOST_LOGIT_BYTES and max(tokens) < vocab_size
 
     def _most_likely(self, logits, temperature):
         """(ids, probabilities) of logits, [places, vocab]; temperature: one, or [places, 1]."""
@@ -129,7 +137,7 @@ class Target:
         return hashlib.sha256(b"tandem further outputs " + b"".join(keys)).digest()
 
     def _save(self, folder, identity, number, part):
-        """A part that is None says that no more are written."""
+        """Without a part, it says that the run writes no more."""
         text = io.BytesIO()
         torch.save({"part": part and tuple(part), "spent": tuple(self.spent())}, text)
         nonce = os.urandom(12)
@@ -144,8 +152,10 @@ class Target:
             try:
                 text = aes_gcm.decrypt(self._key, text[:12], f"{identity} {len(self.parts)}".encode(), text[12:])
             except ValueError:
-                print(f"{path}: of another run, not gone on with", flush=True)
+                print(f"{path}: damaged, or of another run: outputs are written anew", flush=True)
                 shutil.rmtree(folder)
+                self.parts.clear()
+                self._spent_before = learner.Spent()
                 break
             state = torch.load(io.BytesIO(text), weights_only=True)
             self._spent_before = learner.Spent(*state["spent"])
@@ -160,7 +170,13 @@ class Target:
         again: they are kept in the work folder, encrypted."""
         args, folder = self._args, self._args.work / "outputs"
         order = sorted(records, key=lambda record: len(record.prompt))
-        batches = [order[first : first + ROWS] for first in range(0, len(order), ROWS)]
+        longest_output = max((len(record.output) for record in order), default=0)
+        batches = []
+        for record in order:  # By length, so the last one is the longest of its batch.
+            tokens = len(record.prompt) + longest_output
+            if not batches or len(batches[-1]) >= min(ROWS, max(1, ROW_TOKENS // tokens)):
+                batches.append([])
+            batches[-1].append(record)
         wanted, told = args.more_outputs * len(batches), time.monotonic()
         self._key = self._read_key()
         whole = self._load(folder, identity)
@@ -190,9 +206,12 @@ class Target:
         return examples
 
     def identity_of(self, data_digest):
-        """Of a run's outputs; only those with the same one are gone on with."""
+        """Of a run's outputs. A run that was interrupted takes only outputs with its own identity."""
         names = ("more_outputs", "seed", "held_back", "max_length", "bf16")
-        said = {name: getattr(self._args, name) for name in names} | {"data": data_digest, "target": self.fingerprint}
+        said = {name: getattr(self._args, name) for name in names} | {
+            "data": data_digest, "target": self.fingerprint, "vocab_size": self._vocab_size,
+            "format": [1, ROWS, ROW_TOKENS, TOP],
+        }
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def card(self):
