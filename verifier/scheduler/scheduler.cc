@@ -238,6 +238,7 @@ void Scheduler::OnLinkUp(LinkId link) {
 }
 
 // The link may have a new connection by now, on which what was sent last has arrived: it is closed there.
+// Sessions that stay are opened there again, but the request may end before that.
 void Scheduler::OnLinkDown(LinkId link, const absl::Status& reason) {
   links_[link].up = false;
   for (auto& [id, session] : running_) {
@@ -251,8 +252,7 @@ void Scheduler::OnLinkDown(LinkId link, const absl::Status& reason) {
       ClosePartner(*session, /*for_good=*/false);
     }
     if (session->drafting() && session->request().drafter->link == link) {
-      // One that stays opens its session there again.
-      if (!session->alternates().empty() || session->partner() != nullptr) CloseDraft(*session);
+      CloseDraft(*session);
       LoseDraft(*session, absl::StrCat("the connection was lost: ", reason.message()), /*for_good=*/false);
     }
   }
