@@ -38,6 +38,23 @@ TEST_F(DraftOpeningTest, ManySessionsAreOpenedOneAfterTheOther) {
   for (SessionId id = 1; id <= 4; ++id) ExpectReference(id, ask);
 }
 
+// A verifier that stood still learns late that the connection broke. What it sent until then may have arrived
+// on the next one.
+TEST_F(DraftOpeningTest, ARequestThatEndsBeforeTheNextConnectionLeavesNoSessionThere) {
+  Make(FixedWindow(4));
+  scheduler_->OnLinkUp(kLink);
+  ASSERT_TRUE(Submit(1, {.drafted = true}).ok());
+  scheduler_->Step();
+  ASSERT_EQ(NumSent<OpenSession>(), 1u);
+  scheduler_->OnLinkDown(kLink, absl::UnavailableError("gone"));
+  scheduler_->Cancel(1, absl::CancelledError("the client has gone"));
+  scheduler_->OnLinkUp(kLink);
+  RunToTheEnd();
+  EXPECT_EQ(NumSent<OpenSession>(), 1u);
+  EXPECT_EQ(NumSent<CloseSession>(), 1u);
+  EXPECT_TRUE(drafts_.empty());
+}
+
 TEST(DrafterRecordsTest, TheOneAskedForLongestAgoGivesWayUnlessASessionHasIt) {
   DrafterRecords records;
   const auto binding = [](LinkId link) { return DrafterBinding{.link = link, .draft_model = "m"}; };

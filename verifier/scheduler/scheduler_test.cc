@@ -490,23 +490,6 @@ TEST_F(SchedulerTest, ALostConnectionIsOpenedAgainWhereTheOutputIs) {
   EXPECT_EQ(NumSent<CloseSession>(), 2u);
 }
 
-// A verifier that stood still learns late that the connection broke. What it sent until then may have arrived
-// on the next one.
-TEST_F(SchedulerTest, ARequestThatEndsBeforeTheNextConnectionLeavesNoSessionThere) {
-  Make(FixedWindow(4));
-  scheduler_->OnLinkUp(kLink);
-  ASSERT_TRUE(Submit(1, {.drafted = true}).ok());
-  scheduler_->Step();
-  ASSERT_EQ(NumSent<OpenSession>(), 1u);
-  scheduler_->OnLinkDown(kLink, absl::UnavailableError("gone"));
-  scheduler_->Cancel(1, absl::CancelledError("the client has gone"));
-  scheduler_->OnLinkUp(kLink);
-  RunToTheEnd();
-  EXPECT_EQ(NumSent<OpenSession>(), 1u);
-  EXPECT_EQ(NumSent<CloseSession>(), 1u);
-  EXPECT_TRUE(drafts_.empty());
-}
-
 TEST_F(SchedulerTest, ARefusedSessionGoesOnWithoutDrafts) {
   Make(FixedWindow(4));
   const Ask ask{.drafted = true};
