@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -49,8 +50,9 @@ class DrafterPoolsTest : public ::testing::Test {
     return count;
   }
   void Report(LinkId link, uint32_t sessions, float step_seconds = 0.0f) {
-    pools_.OnResponse(link, {.event = Grow{.step_seconds = step_seconds}, .drafter_sessions = sessions},
-                      now_);
+    Grow grow;  // Not among the braces below, where g++ 12 takes its members for uninitialised.
+    grow.step_seconds = step_seconds;
+    pools_.OnResponse(link, {.event = std::move(grow), .drafter_sessions = sessions}, now_);
   }
   std::vector<int> Count() const {
     std::vector<int> count(4);
