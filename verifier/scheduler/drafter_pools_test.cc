@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -50,9 +49,8 @@ class DrafterPoolsTest : public ::testing::Test {
     return count;
   }
   void Report(LinkId link, uint32_t sessions, float step_seconds = 0.0f) {
-    Grow grow;  // Not among the braces below, where g++ 12 takes its members for uninitialised.
-    grow.step_seconds = step_seconds;
-    pools_.OnResponse(link, {.event = std::move(grow), .drafter_sessions = sessions}, now_);
+    pools_.OnResponse(link, {.event = Grow{.step_seconds = step_seconds}, .drafter_sessions = sessions},
+                      now_);
   }
   std::vector<int> Count() const {
     std::vector<int> count(4);
