@@ -16,9 +16,9 @@ changed=false
 base=
 ctest_arguments=()
 cores=$(nproc)
-# Tests of code that has threads, which run under ThreadSanitizer. The simulation is not among them: it runs a whole
+# Tests of services, engine and telemetry, whose code has threads, run under ThreadSanitizer. The simulation is not among them: it runs a whole
 # cluster in one thread.
-readonly threaded_tests='rpc|common_(base|grammar|engine|engine_cpu)_test|router_(core|service|etcd|feedback|http|live|registry|spool|vllm|cli)|verifier_(test|service)|drafter_service|metrics|tracing'
+readonly threaded_tests='rpc|engine_cpu|router_(core|service|etcd|feedback|http|live|registry|spool|vllm|cli)|verifier_(test|service)|drafter_service|metrics|tracing'
 # Scripts, benchmarks, and tests that take many minutes under a sanitizer. To run the latter anyway:
 # tests/run.sh --preset asan -- -R "e2e_test|cuda_engine".
 readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^plan|^reading_grade|^reference|^soak'
