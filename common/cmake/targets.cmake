@@ -54,9 +54,9 @@ function(tandem_test)
   # Here and not in a script, so that no way of running the tests goes without them.
   if(TANDEM_SANITIZE STREQUAL "thread")
     set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT
-      "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1")
+      "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1${tandem_symbolizer}")
   elseif(TANDEM_SANITIZE)
     set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT
-      "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1;UBSAN_OPTIONS=print_stacktrace=1")
+      "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1${tandem_symbolizer};UBSAN_OPTIONS=print_stacktrace=1${tandem_symbolizer}")
   endif()
 endfunction()

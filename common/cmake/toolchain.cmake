@@ -28,9 +28,17 @@ if(TANDEM_SANITIZE)
   target_link_options(tandem_options INTERFACE -fsanitize=${tandem_sanitizers})
 endif()
 
+set(tandem_symbolizer "")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # Sources have options of g++ for single warnings.
   target_compile_options(tandem_options INTERFACE -Wno-unknown-warning-option)
+  if(TANDEM_SANITIZE)
+    # Names the functions in reports. tests/tsan.supp needs the names. Debian has the program beside the compiler only.
+    file(REAL_PATH ${CMAKE_CXX_COMPILER} tandem_clang)
+    cmake_path(GET tandem_clang PARENT_PATH tandem_clang)
+    find_program(TANDEM_SYMBOLIZER llvm-symbolizer HINTS ${tandem_clang} REQUIRED)
+    set(tandem_symbolizer :external_symbolizer_path=${TANDEM_SYMBOLIZER})
+  endif()
 endif()
 
 if(TANDEM_FUZZ)

@@ -22,7 +22,21 @@ if(NOT EXISTS ${TANDEM_XGRAMMAR_SOURCE})
     "(--help: by a mirror, from a file), or build without structured output: -DTANDEM_GRAMMAR=OFF")
 endif()
 
-string(TOLOWER "${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION}-${CMAKE_SYSTEM_PROCESSOR}" tandem_compiler)
+set(tandem_xgrammar_compiler ${CMAKE_CXX_COMPILER})
+set(tandem_compiler "${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION}")
+# Presets of clang link what g++ made for the others: both compilers use the same C++ library.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # The name must be the one that CMake finds in those presets, or each would configure XGrammar anew.
+  find_program(TANDEM_GXX NAMES c++ g++)
+  file(REAL_PATH "${TANDEM_GXX}" tandem_gxx)
+  if(TANDEM_GXX AND tandem_gxx MATCHES "[^n]g\\+\\+[^/]*$")
+    execute_process(COMMAND ${TANDEM_GXX} -dumpfullversion OUTPUT_VARIABLE tandem_gxx_version
+      OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    set(tandem_xgrammar_compiler ${TANDEM_GXX})
+    set(tandem_compiler "gnu-${tandem_gxx_version}")
+  endif()
+endif()
+string(TOLOWER "${tandem_compiler}-${CMAKE_SYSTEM_PROCESSOR}" tandem_compiler)
 set(tandem_xgrammar ${tandem_cache}/xgrammar-${tandem_xgrammar_version}-${tandem_compiler})
 file(MAKE_DIRECTORY ${tandem_xgrammar}/include)
 file(CONFIGURE OUTPUT ${tandem_xgrammar}/build/config.cmake CONTENT "set(XGRAMMAR_BUILD_PYTHON_BINDINGS OFF)\n")
@@ -47,7 +61,7 @@ ExternalProject_Add(tandem_xgrammar_build
     -DDIGESTS=${tandem_patch_digest}${tandem_state_key_digest} -P ${tandem_patch}
   CMAKE_ARGS
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=${tandem_xgrammar} -DCMAKE_INSTALL_LIBDIR=lib
-    -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}
+    -DCMAKE_CXX_COMPILER=${tandem_xgrammar_compiler} -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}
     # They come after its own. What it has to say goes to common/grammar/xgrammar_log.cc.
     "-DCMAKE_CXX_FLAGS=-w -Wno-error -fno-lto -O2 -DXGRAMMAR_LOG_CUSTOMIZE=1"
   BUILD_BYPRODUCTS ${tandem_xgrammar}/lib/libxgrammar.a
