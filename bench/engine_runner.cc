@@ -201,11 +201,17 @@ absl::StatusOr<double> EngineRunner::TreeStep(uint32_t num_rows) {
   }
   const auto vocab = static_cast<size_t>(config().vocab_size);
   const bool is_head = config().head.has_value();
+  // As a verifier asks.
+  const bool chooses = engine_->chooses();
+  const SamplingParameters greedy = {.temperature = 0.0f};
+  TokenId chosen = 0;
+  const SeededChoice choice = {.sampling = &greedy, .position = context_, .token = &chosen};
   std::vector<StepRow> rows;
   for (uint32_t i = 0; i < num_rows; ++i) {
     rows.push_back({.token = static_cast<TokenId>(i % vocab),
                     .context = {.blocks = kv_->blocks(), .num_committed = context_, .tail = paths_[i]},
-                    .logits = &logits_[i * vocab],
+                    .logits = chooses ? nullptr : &logits_[i * vocab],
+                    .choice = chooses ? &choice : nullptr,
                     .features = is_head ? &output_requests_[i] : nullptr,
                     .state = is_head ? &own_state_ : nullptr,
                     .adapter = adapter_});

@@ -54,7 +54,8 @@ class EngineRunner {
   // the rest are copies of it: what is read is as large, and a long context costs no prefill.
   absl::Status SetContext(uint32_t num_tokens);
 
-  // Seconds of one pass over the first `num_rows` nodes of the tree, all with logits.
+  // Seconds of one pass over the first `num_rows` nodes of the tree, all with logits, or with greedy choices
+  // if the engine makes them.
   absl::StatusOr<double> TreeStep(uint32_t num_rows);
   // Seconds from a prompt's first token to the logits of its last, in passes of at most kPromptRows.
   absl::StatusOr<double> Prefill(uint32_t num_tokens);
@@ -68,7 +69,7 @@ class EngineRunner {
   std::vector<StepWork> PrefillWork(uint32_t num_tokens) const;
 
   const ModelConfig& config() const { return engine_->config(); }
-  // The logits of the last TreeStep's row.
+  // The logits of the last TreeStep's row, if the engine makes no choices.
   absl::Span<const float> logits(uint32_t row) const;
 
   static constexpr uint32_t kPromptRows = 512;

@@ -41,9 +41,10 @@ constexpr Shape kShapes[] = {
     {"smollm2-135m", Family::kLlama, 576, 1536, 30, 9, 3, 64, 49152, 8192, true, 100000, 1e-5, 0},
     // TinyLlama/TinyLlama-1.1B-Chat-v1.0.
     {"tinyllama-1.1b", Family::kLlama, 2048, 5632, 22, 32, 4, 64, 32000, 2048, false, 10000, 1e-5, 0},
-    // meta-llama/Llama-3.2-1B, Llama-3.2-3B and Llama-3.1-8B.
+    // meta-llama/Llama-3.2-1B, Llama-3.2-3B and Llama-3.1-8B, and one layer of 32 of the last.
     {"llama-1b", Family::kLlama, 2048, 8192, 16, 32, 8, 64, 128256, 131072, true, 500000, 1e-5, 32},
     {"llama-3b", Family::kLlama, 3072, 8192, 28, 24, 8, 128, 128256, 131072, true, 500000, 1e-5, 32},
+    {"llama-8b", Family::kLlama, 4096, 14336, 32, 32, 8, 128, 128256, 131072, false, 500000, 1e-5, 8},
     {"llama-8b-1layer", Family::kLlama, 4096, 14336, 1, 32, 8, 128, 128256, 131072, false, 500000, 1e-5, 8},
     // Qwen/Qwen2.5-0.5B and Qwen2.5-1.5B.
     {"qwen2.5-0.5b", Family::kQwen2, 896, 4864, 24, 14, 2, 64, 151936, 32768, true, 1000000, 1e-6, 0},

@@ -26,9 +26,10 @@ int64_t CountParameters(const ModelConfig& config) {
 
 TEST(ModelShapesTest, HaveThePublishedNumberOfParameters) {
   const std::map<std::string, int64_t> published = {
-      {"llama-68m", 68'030'208},         {"llama-160m", 162'417'408},     {"smollm2-135m", 134'515'008},
-      {"tinyllama-1.1b", 1'100'048'384}, {"llama-1b", 1'235'814'400},     {"llama-3b", 3'212'749'824},
-      {"qwen2.5-0.5b", 494'032'768},     {"qwen2.5-1.5b", 1'543'714'304}, {"qwen3-0.6b", 596'049'920}};
+      {"llama-68m", 68'030'208},         {"llama-160m", 162'417'408},   {"smollm2-135m", 134'515'008},
+      {"tinyllama-1.1b", 1'100'048'384}, {"llama-1b", 1'235'814'400},   {"llama-3b", 3'212'749'824},
+      {"llama-8b", 8'030'261'248},       {"qwen2.5-0.5b", 494'032'768}, {"qwen2.5-1.5b", 1'543'714'304},
+      {"qwen3-0.6b", 596'049'920}};
   for (const auto& [name, parameters] : published) {
     const auto config = ModelShape(name);
     ASSERT_TRUE(config.ok()) << config.status();
