@@ -1,5 +1,5 @@
 // Law 2 for every family that there is: with a drafter, and in company, every token is the one without. On
-// the processor and, where it runs the family, on an emulated GPU.
+// the processor and, where it runs the family, on a GPU (test_gpu.h).
 
 #include <algorithm>
 #include <memory>
@@ -10,11 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cuda/cuda_engine.h"
-#include "common/engine/cuda/testing/host_ops.h"
 #include "common/model/testing/family_fixture.h"
 #include "common/model/testing/lora_fixture.h"
 #include "gtest/gtest.h"
 #include "tests/gpu/engine_pair.h"
+#include "tests/gpu/test_gpu.h"
 
 namespace tandem {
 namespace {
@@ -28,9 +28,11 @@ std::unique_ptr<Engine> OnCpu(std::shared_ptr<const Model> model, WeightType wei
   return engine.ok() ? *std::move(engine) : nullptr;
 }
 
-std::unique_ptr<Engine> OnEmulatedGpu(const Model& model) {
-  auto engine = CudaEngine::Create(model, {.num_blocks = 40, .max_rows = 64, .use_graphs = false},
-                                   std::make_unique<HostOps>(HostOps::Options{.seed = 1}));
+std::unique_ptr<Engine> OnGpu(const Model& model) {
+  auto gpu = TestGpu({.seed = 1});
+  if (gpu == nullptr) return nullptr;
+  auto engine =
+      CudaEngine::Create(model, {.num_blocks = 40, .max_rows = 64, .use_graphs = false}, std::move(gpu));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return engine.ok() ? *std::move(engine) : nullptr;
 }
@@ -81,8 +83,8 @@ TEST_P(FamilySpeculation, OutputsOfAGpuAreThoseWithoutIt) {
   ASSERT_NE(model, nullptr);
   const BlockDescription& block = model->config().block;
   if (!OnlyOnProcessors(block).empty()) GTEST_SKIP() << "refused: docs/reference/models.md";
-  ExpectSameWithDrafts({*model, OnEmulatedGpu(*model), OnCpu(model, WeightType::kInt8)},
-                       Requests(model->config()), /*least_accepted=*/3);
+  ExpectSameWithDrafts({*model, OnGpu(*model), OnCpu(model, WeightType::kInt8)}, Requests(model->config()),
+                       /*least_accepted=*/3);
 }
 
 // Each with its own adapter or none, in each other's company; the draft model has none.
@@ -90,7 +92,7 @@ TEST(AdapterSpeculation, OutputsOfAGpuAreThoseWithoutIt) {
   const nlohmann::json golden = AdapterGolden("llama");
   const auto model = MakeAdaptedModel(golden, TensorView::DType::kBF16);
   ASSERT_NE(model, nullptr);
-  auto engine = OnEmulatedGpu(*model);
+  auto engine = OnGpu(*model);
   ASSERT_NE(engine, nullptr);
   std::vector<PairRequest> requests = Requests(model->config());
   for (size_t i = 0; i < 2; ++i) {

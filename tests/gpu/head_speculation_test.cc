@@ -1,5 +1,5 @@
-// Requests from their submission to their last token, where target and draft head both compute on emulated
-// GPUs: law 2, and features that are worth something to the head.
+// Requests from their submission to their last token, where target and draft head both compute on GPUs
+// (test_gpu.h): law 2, and features that are worth something to the head.
 
 #include <memory>
 #include <string>
@@ -11,10 +11,10 @@
 #include "common/engine/cpu/testing/random_model.h"
 #include "common/engine/cuda/cuda_engine.h"
 #include "common/engine/cuda/cuda_medusa_engine.h"
-#include "common/engine/cuda/testing/host_ops.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/gpu/engine_pair.h"
+#include "tests/gpu/test_gpu.h"
 
 namespace tandem {
 namespace {
@@ -25,9 +25,10 @@ std::string DemoFolder(absl::string_view name) {
   return absl::StrCat(TANDEM_SOURCE_DIR, "/deploy/demo-models/", name);
 }
 
-std::unique_ptr<Engine> OpenEmulated(const Model& model, WeightType weight_type, uint64_t seed) {
+std::unique_ptr<Engine> OpenOnGpu(const Model& model, WeightType weight_type, uint64_t seed) {
   const CudaEngine::Options options = {.num_blocks = kNumBlocks, .max_rows = 64, .weight_type = weight_type};
-  auto ops = std::make_unique<HostOps>(HostOps::Options{.seed = seed, .memory_limit = uint64_t{4} << 30});
+  auto ops = TestGpu({.seed = seed, .memory_limit = uint64_t{4} << 30});
+  if (ops == nullptr) return nullptr;
   absl::StatusOr<std::unique_ptr<Engine>> engine;
   if (const auto& head = model.config().head; head.has_value() && head->kind == HeadConfig::Kind::kMedusa) {
     engine = CudaMedusaEngine::Create(model, options, std::move(ops));
@@ -38,8 +39,8 @@ std::unique_ptr<Engine> OpenEmulated(const Model& model, WeightType weight_type,
   return engine.ok() ? *std::move(engine) : nullptr;
 }
 
-EnginePair EmulatedPair(const Model& target, const Model& head, WeightType weight_type) {
-  return {target, OpenEmulated(target, weight_type, 1), OpenEmulated(head, weight_type, 2)};
+EnginePair GpuPair(const Model& target, const Model& head, WeightType weight_type) {
+  return {target, OpenOnGpu(target, weight_type, 1), OpenOnGpu(head, weight_type, 2)};
 }
 
 // Few tokens, so that heads which know nothing are right now and then.
@@ -112,7 +113,7 @@ TEST_P(GpuHeadSpeculation, OutputsAreThoseWithoutIt) {
   for (const auto kind : kinds) {
     const auto head = MakeRandomModel({.config = RandomHead(kind), .seed = 5});
     ASSERT_NE(head, nullptr);
-    EnginePair pair = EmulatedPair(*target, *head, GetParam());
+    EnginePair pair = GpuPair(*target, *head, GetParam());
     const PairOutputs plain = pair.Run(RandomRequests(), 10, /*drafted=*/false);
     const PairOutputs drafted = pair.Run(RandomRequests(), 10, /*drafted=*/true);
     EXPECT_EQ(drafted.tokens, plain.tokens) << HeadKindName(kind);
@@ -136,7 +137,7 @@ TEST(GpuDemoHead, IsRightAsOftenAsOnACpu) {
       ReadFile(absl::StrCat(TANDEM_SOURCE_DIR, "/tests/golden/tandem-target-15m.json"), 16 << 20);
   ASSERT_TRUE(text.ok()) << text.status();
   const nlohmann::json golden = nlohmann::json::parse(*text);
-  EnginePair pair = EmulatedPair(**target, **head, WeightType::kAsInFile);
+  EnginePair pair = GpuPair(**target, **head, WeightType::kAsInFile);
   const std::vector<PairRequest> requests = {
       {.prompt = golden["cases"][1]["prompt_ids"].get<TokenIds>(), .sampling = {.temperature = 0.0f}},
       {.prompt = golden["cases"][2]["prompt_ids"].get<TokenIds>(),
