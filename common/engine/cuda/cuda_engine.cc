@@ -102,7 +102,7 @@ absl::StatusOr<uint32_t> CudaEngine::GraphFor(const Bucket& bucket) {
 
 uint64_t CudaEngine::LayerKvSize() const {
   return uint64_t{num_blocks_} * shard_.kv_heads.size() * kBlockTokens *
-         static_cast<uint64_t>(config_.head_dim);
+         KvVectorSize(static_cast<uint32_t>(config_.head_dim));
 }
 
 KvLayout CudaEngine::Layout() const {

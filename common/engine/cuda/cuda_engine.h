@@ -173,6 +173,8 @@ class CudaEngine final : public Engine {
   absl::Status Compute(const Bucket& bucket);
   absl::Status ComputeLayer(uint32_t layer, const Bucket& bucket);
   absl::Status ComputeAttention(uint32_t layer, const Bucket& bucket);
+  template <typename Kernel>
+  absl::Status Attend(uint32_t layer, const Bucket& bucket);
   // The first part of a draft head, up to the input of its layer's attention.
   absl::Status BeginHead(const Bucket& bucket);
   absl::Status JoinInputs(const Bucket& bucket);
@@ -280,7 +282,7 @@ class CudaEngine final : public Engine {
   float* staged_features_ = nullptr;   // Pinned, of the size of features_.
   TokenIds draft_tokens_;              // As in HeadWeights.
 
-  DeviceSpan<Bf16> kv_;  // [2 * layers][blocks][KV heads][16][head_dim]: keys and values of layer 0, ...
+  DeviceSpan<Bf16> kv_;  // [2 * layers][blocks][KV heads][16][KvVectorSize]: keys and values of layer 0, ...
   // [max_context][cosines, sines][rotary_dim / 2], for models with rotary positions.
   DeviceSpan<float> rotations_;
   DeviceSpan<float> local_rotations_;  // The same for layers that use local_rope_theta.
@@ -294,7 +296,8 @@ class CudaEngine final : public Engine {
   RoundedInputs rounded_;              // [padded rows, the deepest matrix]; none for bfloat16 weights.
   DeviceSpan<float> addends_;          // [padded rows, hidden]: this rank's part.
   DeviceSpan<float> gathered_;         // [ranks][rows of the bucket, hidden]: all ranks' parts.
-  SplitParts parts_;                   // Of kAttendRows rows.
+  uint32_t attend_rows_ = 0;           // In one pass of attention: a multiple of kAttendRows.
+  SplitParts parts_;                   // Of attend_rows_ rows.
   DeviceSpan<Bf16> normed_wanted_;     // [kRowTile, hidden]
   DeviceSpan<float> logit_part_;       // [kRowTile, the most tokens of any rank]
   DeviceSpan<float> logit_parts_;      // [ranks][kRowTile, the same]

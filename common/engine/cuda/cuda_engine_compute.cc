@@ -298,8 +298,20 @@ absl::Status CudaEngine::PrepareAttention(uint32_t layer, const Bucket& bucket) 
 }
 
 absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) {
+  switch (AttendWords(static_cast<uint32_t>(config_.head_dim))) {
+    case 1:
+      return Attend<Attend64Kernel>(layer, bucket);
+    case 2:
+      return Attend<Attend128Kernel>(layer, bucket);
+    default:
+      return Attend<Attend256Kernel>(layer, bucket);
+  }
+}
+
+template <typename Kernel>
+absl::Status CudaEngine::Attend(uint32_t layer, const Bucket& bucket) {
   const auto head_dim = static_cast<uint32_t>(config_.head_dim);
-  AttendKernel attend;
+  Kernel attend;
   attend.step = step_;
   attend.projected = projected_;
   attend.keys = kv_.Part(2 * layer * LayerKvSize(), LayerKvSize());
@@ -308,7 +320,7 @@ absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) 
   attend.layout = Layout();
   attend.heads = shard_.head_map;
   attend.row_width = (shard_.heads.size() + 2 * shard_.kv_heads.size()) * head_dim;
-  attend.num_part_rows = kAttendRows;
+  attend.num_part_rows = attend_rows_;
   attend.scale = static_cast<float>(
       config_.block.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim))));
   attend.score_cap = config_.block.score_cap;
@@ -316,10 +328,10 @@ absl::Status CudaEngine::ComputeAttention(uint32_t layer, const Bucket& bucket) 
   if (!config_.block.layers.empty()) attend.window = static_cast<uint32_t>(config_.window(layer));
   const uint32_t columns = shard_.kv_heads.size() * shard_.head_map.parts_per_kv;
   const LaunchShape shape = AttendShape(ops_->num_multiprocessors(), columns, head_dim);
-  for (uint32_t first = 0; first < bucket.rows; first += kAttendRows) {
+  for (uint32_t first = 0; first < bucket.rows; first += attend_rows_) {
     attend.first_row = first;
     TANDEM_RETURN_IF_ERROR(ops_->Launch(attend, shape));
-    const uint32_t count = std::min(bucket.rows - first, kAttendRows);
+    const uint32_t count = std::min(bucket.rows - first, attend_rows_);
     TANDEM_RETURN_IF_ERROR(
         ops_->Launch(FoldKernel{step_, parts_, attended_, first, weights_.layers[layer].sinks},
                      FoldShape(count, shard_.heads.size(), head_dim)));

@@ -1,6 +1,7 @@
 // How an engine starts: its buffers in device memory, and the graphs that it captures at the start.
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -19,6 +20,9 @@ uint32_t InputGroup(WeightType type) {
   return HasIntegerWeights(type) ? kInputGroup : 1;
 }
 
+// Attention's scratch memory takes no more than 256 MiB, unless the shortest pass needs it.
+constexpr uint64_t kMostAttendFloats = uint64_t{64} << 20;
+
 // The largest number of KV heads on any rank: all ranks have the same number of blocks.
 absl::StatusOr<uint32_t> MostKvHeads(const ModelConfig& config, uint32_t world_size) {
   uint32_t most = 0;
@@ -36,7 +40,7 @@ absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CudaEngine
   if (num_blocks == 0) {
     // ModelConfig bounds each factor, so this cannot overflow.
     const uint64_t block_bytes = uint64_t{4} * static_cast<uint64_t>(config.num_layers) * kv_heads *
-                                 kBlockTokens * static_cast<uint64_t>(config.head_dim);
+                                 kBlockTokens * KvVectorSize(static_cast<uint32_t>(config.head_dim));
     num_blocks = std::min(options.kv_bytes / block_bytes, kMostBlocks);
     if (num_blocks == 0) {
       return absl::InvalidArgumentError(absl::StrCat("kv_bytes is ", options.kv_bytes, "; one block of ",
@@ -71,6 +75,10 @@ absl::Status CudaEngine::Load(const Model& model) {
   }
   TANDEM_ASSIGN_OR_RETURN(shard_, MakeShard(config_, parallel_, InputGroup(options_.weight_type)));
   const auto head_dim = static_cast<uint32_t>(config_.head_dim);
+  if (head_dim > kLongestHead) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("heads of ", head_dim, "; expected at most ", kLongestHead, " on a GPU"));
+  }
   if (AttendSharedBytes(head_dim) > ops_->max_shared_bytes()) {
     return absl::InvalidArgumentError(
         absl::StrCat("heads of ", head_dim, " take ", AttendSharedBytes(head_dim),
@@ -81,6 +89,10 @@ absl::Status CudaEngine::Load(const Model& model) {
       CheckProductMemory(options_.weight_type, config_.block.experts.exist(), padded_rows_, *ops_));
   TANDEM_ASSIGN_OR_RETURN(const uint32_t kv_heads, MostKvHeads(config_, parallel_.world_size));
   TANDEM_ASSIGN_OR_RETURN(num_blocks_, CountBlocks(config_, options_, kv_heads));
+  if (uint64_t{num_blocks_} * kBlockTokens * kv_heads > std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(num_blocks_, " blocks of keys and values for ", kv_heads,
+                                                   " heads; expected fewer than 2^32 tokens times heads"));
+  }
   max_context_ = std::min(static_cast<uint32_t>(config_.max_context), num_blocks_ * kBlockTokens);
   StepValidator::Options checks{.vocab_size = config_.vocab_size,
                                 .num_blocks = num_blocks_,
@@ -136,9 +148,11 @@ absl::Status CudaEngine::AllocateScratch() {
   parts_.num_heads = shard_.heads.size();
   parts_.max_splits = SplitOf(max_context_ - 1) + 1;
   parts_.head_dim = head_dim;
-  TANDEM_ASSIGN_OR_RETURN(parts_.data, ops_->Allocate<float>(uint64_t{kAttendRows} * parts_.num_heads *
-                                                                 parts_.max_splits * (head_dim + 2),
-                                                             "attention's scratch"));
+  const uint64_t row_size = uint64_t{parts_.num_heads} * parts_.max_splits * (head_dim + 2);
+  const uint64_t groups_of_rows = kMostAttendFloats / (kAttendRows * row_size);
+  attend_rows_ =
+      kAttendRows * static_cast<uint32_t>(std::clamp<uint64_t>(groups_of_rows, 1, rows / kAttendRows));
+  TANDEM_ASSIGN_OR_RETURN(parts_.data, ops_->Allocate<float>(attend_rows_ * row_size, "attention's scratch"));
   if (is_alone()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(gathered_, ops_->Allocate<float>(parallel_.world_size * rows * hidden, what));
   return absl::OkStatus();

@@ -243,8 +243,8 @@ TEST_P(CudaEngineWeights, GraphsGiveTheBitsOfSingleLaunches) {
   EXPECT_EQ(OpsOf(*graphs).num_replays(), 1u + 7u);
 }
 
-// The blocks of threads of products depend on the GPU; their sums do not.
-TEST_P(CudaEngineWeights, ProductsDoNotDependOnTheNumberOfMultiprocessors) {
+// The blocks of threads of attention depend on the GPU; their sums do not.
+TEST_P(CudaEngineWeights, LogitsDoNotDependOnTheNumberOfMultiprocessors) {
   const auto model = SmallModel();
   const TokenIds tokens = SomeTokens(30, 131);
   std::vector<Logits> expected;

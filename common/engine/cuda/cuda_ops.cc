@@ -68,14 +68,14 @@ class CudaOps final : public DeviceOps {
     TANDEM_RETURN_IF_ERROR(CheckThread());
     return stream_.Synchronize();
   }
-  absl::Status PrepareProduct(uint32_t outputs, uint32_t depth) override {
+  absl::Status PrepareProduct(const DeviceMatrix& matrix) override {
     TANDEM_RETURN_IF_ERROR(CheckThread());
-    return products_->Prepare(outputs, depth);
+    return products_->Prepare(matrix, stream_);
   }
-  absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                        DeviceSpan<float> outputs) override {
+  absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
+                        uint32_t num_rows) override {
     TANDEM_RETURN_IF_ERROR(CheckThread());
-    return products_->Multiply(matrix, inputs, outputs, stream_);
+    return products_->Multiply(matrix, inputs, outputs, num_rows, stream_);
   }
   absl::Status AllGather(DeviceSpan<const float> part, DeviceSpan<float> all) override {
     TANDEM_RETURN_IF_ERROR(CheckThread());

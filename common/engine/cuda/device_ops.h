@@ -63,14 +63,14 @@ class DeviceOps {
 
   // For matrices in bfloat16; those in other formats have kernels (product_kernels.h).
   //
-  // Chooses how products of this shape are computed, as long as the object exists. Call it before any of
-  // them.
-  virtual absl::Status PrepareProduct(uint32_t outputs, uint32_t depth) = 0;
-  // outputs [kRowTile, matrix.outputs] = inputs [kRowTile, matrix.depth] * matrix^T, in float32. Each output
-  // is computed in the same order of operations whatever else is in the tile and wherever in it the row
-  // stands.
+  // Chooses how products of the matrix's shape are computed, as long as the object exists. Call it before any
+  // of them, when the matrix has been uploaded: it may multiply it.
+  virtual absl::Status PrepareProduct(const DeviceMatrix& matrix) = 0;
+  // outputs [num_rows, matrix.outputs] = inputs [num_rows, matrix.depth] * matrix^T, in float32. num_rows: a
+  // multiple of kRowTile. Each output is computed in the same order of operations however many rows there are
+  // and wherever among them its row stands.
   virtual absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                DeviceSpan<float> outputs) = 0;
+                                DeviceSpan<float> outputs, uint32_t num_rows) = 0;
 
   // all[r] = the part of rank r, for every rank. All ranks call it, with parts of the same size.
   virtual absl::Status AllGather(DeviceSpan<const float> part, DeviceSpan<float> all) = 0;

@@ -252,9 +252,6 @@ TEST_F(ExpertKernelsTest, ItemsAreNeverMoreThanTheLaunchHasBlocks) {
   EXPECT_EQ(RowsPerItem(64, {1, 1}), 64u);
   EXPECT_EQ(MostItems(8, {128, 8}), 64u + 8);
   EXPECT_EQ(MostItems(512, {8, 2}), 8u + 16);
-  // So many products that a block takes several tiles.
-  EXPECT_EQ(ExpertGrid(132, 64, {128, 8}, 1536, 2048).tiles_per_block, 4u);
-  EXPECT_EQ(ExpertGrid(132, 8, {8, 2}, 64, 2048).tiles_per_block, 1u);
 }
 
 // Experts' matrices behind one another as WeightUploader::Stack leaves them, and each by itself.
@@ -301,10 +298,9 @@ class ExpertProducts : public ExpertKernelsTest, public testing::WithParamInterf
  protected:
   // Of a plan's items: [rows * num_chosen, outputs].
   std::vector<float> Multiply(const StackedExperts& stack, const ExpertRows& rows, std::vector<Bf16> inputs,
-                              uint32_t bucket, const ExpertSizes& sizes, uint32_t outputs, uint32_t depth,
-                              uint32_t num_multiprocessors) {
+                              uint32_t bucket, const ExpertSizes& sizes, uint32_t outputs, uint32_t depth) {
     std::vector<float> products(uint64_t{bucket} * sizes.num_chosen * outputs, 77.0f);
-    const ProductGrid grid = ExpertGrid(num_multiprocessors, bucket, sizes, outputs, depth);
+    const ProductGrid grid = {outputs, depth, RowsPerItem(bucket, sizes)};
     const LaunchShape shape = MultiplyExpertsShape(grid, MostItems(bucket, sizes));
     const auto num_inputs = static_cast<uint32_t>(inputs.size() / depth);
     const uint64_t groups = uint64_t{num_inputs} * NumInputGroups(depth);
@@ -372,9 +368,7 @@ TEST_P(ExpertProducts, AreOfEachChoiceAloneAndReadNoOtherExperts) {
       std::vector<Bf16> inputs(uint64_t{bucket} * (reads_rows ? 1 : sizes.num_chosen) * depth);
       for (Bf16& input : inputs) input = ToBf16(Normal());
       const ExpertRows rows = {memory.plan(), reads_rows};
-      const std::vector<float> got = Multiply(stack, rows, inputs, bucket, sizes, outputs, depth, 1);
-      const std::vector<float> spread = Multiply(stack, rows, inputs, bucket, sizes, outputs, depth, 100);
-      ASSERT_EQ(std::memcmp(got.data(), spread.data(), got.size() * sizeof(float)), 0);
+      const std::vector<float> got = Multiply(stack, rows, inputs, bucket, sizes, outputs, depth);
       for (uint32_t choice = 0; choice < experts.size(); ++choice) {
         const uint32_t input = reads_rows ? choice / sizes.num_chosen : choice;
         double error = 0, total = 0;
@@ -395,7 +389,7 @@ TEST_P(ExpertProducts, AreOfEachChoiceAloneAndReadNoOtherExperts) {
         std::vector<Bf16> own(uint64_t{8} * depth);
         std::copy_n(&inputs[uint64_t{input} * depth], depth, own.begin());
         const std::vector<float> expected =
-            Multiply(stack, {alone.plan(), reads_rows}, own, 8, single, outputs, depth, 3);
+            Multiply(stack, {alone.plan(), reads_rows}, own, 8, single, outputs, depth);
         ASSERT_EQ(std::memcmp(&got[uint64_t{choice} * outputs], expected.data(), outputs * sizeof(float)), 0)
             << "choice " << choice;
       }
@@ -424,7 +418,7 @@ TEST_F(ExpertKernelsTest, IntegersHaveTheBitsOfDenseProducts) {
   const std::vector<uint32_t> experts = {2, 0, 2, 1, 1, 2, 0, 0};
   PlanMemory memory = Group(experts, sizes, 8);
   std::vector<float> got(8 * kOutputs);
-  const ProductGrid grid = ExpertGrid(2, 8, sizes, kOutputs, kDepth);
+  const ProductGrid grid = {kOutputs, kDepth, RowsPerItem(8, sizes)};
   grid_.Launch(MultiplyInt4ExpertsKernel{stack.packed(), rounded, Whole(got), grid, {memory.plan(), true}},
                MultiplyExpertsShape(grid, MostItems(8, sizes)));
   const uint64_t groups = uint64_t{NumPackedTiles(kOutputs)} * NumInputGroups(kDepth);
@@ -434,7 +428,7 @@ TEST_F(ExpertKernelsTest, IntegersHaveTheBitsOfDenseProducts) {
         Whole(stack.scales).Part(expert * groups * kPackedOutputs, groups * kPackedOutputs),
         {}};
     std::vector<float> dense(8 * kOutputs);
-    const ProductGrid dense_grid = MultiplyGrid(2, 8, kOutputs, kDepth);
+    const ProductGrid dense_grid = {kOutputs, kDepth, 8};
     grid_.Launch(MultiplyInt4Kernel{own, rounded, Whole(dense), dense_grid}, MultiplyShape(dense_grid));
     for (uint32_t row = 0; row < 8; ++row) {
       if (experts[row] != expert) continue;

@@ -203,7 +203,7 @@ class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterf
   void SetUp() override {
     const AttentionCase& shape = GetParam();
     layout_ = {kNumBlocks, shape.num_kv_heads, shape.head_dim};
-    const size_t size = size_t{kNumBlocks} * 16 * shape.num_kv_heads * shape.head_dim;
+    const size_t size = size_t{kNumBlocks} * 16 * shape.num_kv_heads * KvVectorSize(shape.head_dim);
     for (auto* pool : {&keys_, &values_}) {
       pool->resize(size);
       for (Bf16& value : *pool) value = ToBf16(Normal());
@@ -214,6 +214,19 @@ class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterf
   // [rows, heads, head_dim]
   std::vector<Bf16> Attend(const std::vector<StepRow>& rows, const std::vector<float>& projected,
                            uint32_t rows_per_item) {
+    switch (AttendWords(GetParam().head_dim)) {
+      case 1:
+        return AttendWith<Attend64Kernel>(rows, projected, rows_per_item);
+      case 2:
+        return AttendWith<Attend128Kernel>(rows, projected, rows_per_item);
+      default:
+        return AttendWith<Attend256Kernel>(rows, projected, rows_per_item);
+    }
+  }
+
+  template <typename Kernel>
+  std::vector<Bf16> AttendWith(const std::vector<StepRow>& rows, const std::vector<float>& projected,
+                               uint32_t rows_per_item) {
     const AttentionCase& shape = GetParam();
     const uint32_t heads_per_kv = shape.num_heads / shape.num_kv_heads;
     std::vector<uint32_t> words;
@@ -223,7 +236,7 @@ class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterf
     const uint32_t max_splits = SplitOf(kNumBlocks * 16) + 1;
     std::vector<float> parts(size_t{kAttendRows} * shape.num_heads * max_splits * (shape.head_dim + 2), NAN);
     std::vector<Bf16> attended(rows.size() * shape.num_heads * shape.head_dim);
-    AttendKernel attend;
+    Kernel attend;
     attend.step = {ConstSpanOf(words), num_rows};
     attend.projected = ConstSpanOf(projected);
     attend.keys = ConstSpanOf(keys_);
@@ -259,8 +272,8 @@ class AttentionKernelsTest : public KernelsTest, public testing::WithParamInterf
          ++p) {
       const SlotId slot = p < context.num_committed ? context.blocks[p / 16] * 16 + p % 16
                                                     : context.tail[p - context.num_committed];
-      const size_t at =
-          ((size_t{slot / 16} * shape.num_kv_heads + kv_head) * 16 + slot % 16) * shape.head_dim;
+      const size_t at = ((size_t{slot / 16} * shape.num_kv_heads + kv_head) * 16 + slot % 16) *
+                        KvVectorSize(shape.head_dim);
       double score = 0;
       for (uint32_t d = 0; d < shape.head_dim; ++d) score += double{query[d]} * ToFloat(keys_[at + d]);
       const double weight = std::exp(score / std::sqrt(static_cast<double>(shape.head_dim)));
@@ -327,7 +340,9 @@ TEST_P(AttentionKernelsTest, IsRightAndTheSameInAnyCompany) {
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionKernelsTest,
                          testing::Values(AttentionCase{4, 2, 16, 0}, AttentionCase{3, 3, 6, 0},
                                          AttentionCase{17, 1, 10, 0}, AttentionCase{5, 1, 34, 7},
-                                         AttentionCase{2, 1, 8, 300}, AttentionCase{4, 2, 12, 5, true}));
+                                         AttentionCase{2, 1, 8, 300}, AttentionCase{4, 2, 12, 5, true},
+                                         AttentionCase{8, 2, 128, 0}, AttentionCase{3, 1, 80, 40},
+                                         AttentionCase{2, 2, 256, 0, true}));
 
 TEST_F(KernelsTest, PreparesQueriesKeysAndValues) {
   constexpr uint32_t kHeads = 3, kKvHeads = 1, kDim = 10, kAll = kHeads + 2 * kKvHeads;
@@ -346,8 +361,8 @@ TEST_F(KernelsTest, PreparesQueriesKeysAndValues) {
     const std::vector<float> before = projected;
     const std::vector<float> bias = Normals(kAll * kDim);
     const std::vector<float> norms[2] = {Normals(has_norms ? kDim : 0), Normals(has_norms ? kDim : 0)};
-    std::vector<Bf16> keys(3 * 16 * kDim);
-    std::vector<Bf16> values(3 * 16 * kDim);
+    std::vector<Bf16> keys(3 * 16 * KvVectorSize(kDim));
+    std::vector<Bf16> values(3 * 16 * KvVectorSize(kDim));
     const KvLayout layout = {3, kKvHeads, kDim};
     grid_.Launch(PrepareKernel{{ConstSpanOf(words), 4},
                                SpanOf(projected),
@@ -378,8 +393,8 @@ TEST_F(KernelsTest, PreparesQueriesKeysAndValues) {
         const size_t slot = 2 * 16 + row;
         for (uint32_t d = 0; d < kDim; ++d) {
           const float got = head < kHeads              ? projected[(row * kAll + head) * kDim + d]
-                            : head < kHeads + kKvHeads ? ToFloat(keys[slot * kDim + d])
-                                                       : ToFloat(values[slot * kDim + d]);
+                            : head < kHeads + kKvHeads ? ToFloat(keys[slot * KvVectorSize(kDim) + d])
+                                                       : ToFloat(values[slot * KvVectorSize(kDim) + d]);
           ASSERT_NEAR(got, want[d], head < kHeads ? 1e-5 : std::abs(want[d]) / 250 + 1e-6);
         }
       }
@@ -390,7 +405,7 @@ TEST_F(KernelsTest, PreparesQueriesKeysAndValues) {
 
 TEST_F(KernelsTest, CopiesSlotsInOrder) {
   const KvLayout layout = {3, 2, 6};
-  const uint64_t layer_size = 3 * 16 * 2 * 6;
+  const uint64_t layer_size = 3 * 16 * 2 * KvVectorSize(6);
   std::vector<Bf16> pool(4 * layer_size);
   for (size_t i = 0; i < pool.size(); ++i) pool[i].bits = static_cast<uint16_t>(i);
   std::vector<Bf16> expected = pool;

@@ -15,8 +15,19 @@ constexpr uint32_t MostThreads() {
   }
 }
 
+// How many blocks a multiprocessor should have room for; 0: the compiler decides.
 template <typename Kernel>
-__global__ void __launch_bounds__(MostThreads<Kernel>()) RunKernel(const __grid_constant__ Kernel kernel) {
+constexpr uint32_t LeastBlocks() {
+  if constexpr (requires { Kernel::kLeastBlocks; }) {
+    return Kernel::kLeastBlocks;
+  } else {
+    return 0;
+  }
+}
+
+template <typename Kernel>
+__global__ void __launch_bounds__(MostThreads<Kernel>(), LeastBlocks<Kernel>())
+    RunKernel(const __grid_constant__ Kernel kernel) {
   DeviceBlock block;
   kernel(block);
 }

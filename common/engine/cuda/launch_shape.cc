@@ -31,21 +31,15 @@ LaunchShape NormShape(uint32_t rows, uint32_t hidden_size) {
   return {.grid_x = rows, .threads = threads, .shared_bytes = threads / kWarpThreads * 4};
 }
 
+LaunchShape AddPartsShape(uint64_t size) {
+  constexpr uint32_t kThreads = 256;
+  return {.grid_x = DivideRoundingUp(size, 4 * kThreads), .threads = kThreads};
+}
+
 LaunchShape RoundInputsShape(uint32_t rows, uint32_t depth) {
   const uint32_t groups = NumInputGroups(depth);
   const uint32_t warps = std::min(groups, 8u);
   return {.grid_x = rows, .grid_y = DivideRoundingUp(groups, warps), .threads = warps * kWarpThreads};
-}
-
-ProductGrid MultiplyGrid(uint32_t num_multiprocessors, uint32_t rows, uint32_t outputs, uint32_t depth) {
-  constexpr uint32_t kFewRows = 16;
-  const uint32_t blocks = rows <= kFewRows ? 2 * num_multiprocessors : num_multiprocessors;
-  ProductGrid grid = {.outputs = outputs, .depth = depth, .num_rows = rows, .tiles_per_block = 1};
-  while (grid.tiles_per_block < kMostProductTiles &&
-         NumPackedTiles(outputs) / (2 * grid.tiles_per_block) >= blocks) {
-    grid.tiles_per_block *= 2;
-  }
-  return grid;
 }
 
 uint32_t MultiplySharedBytes(uint32_t rows) {
@@ -53,7 +47,7 @@ uint32_t MultiplySharedBytes(uint32_t rows) {
 }
 
 LaunchShape MultiplyShape(const ProductGrid& grid) {
-  return {.grid_x = DivideRoundingUp(NumPackedTiles(grid.outputs), grid.tiles_per_block),
+  return {.grid_x = NumPackedTiles(grid.outputs),
           .grid_y = DivideRoundingUp(grid.num_rows, kProductRows),
           .threads = kProductThreads,
           .shared_bytes = MultiplySharedBytes(grid.num_rows)};
@@ -73,22 +67,8 @@ uint32_t MostItems(uint32_t rows, const ExpertSizes& experts) {
                                std::min<uint64_t>(choices, experts.num_experts));
 }
 
-ProductGrid ExpertGrid(uint32_t num_multiprocessors, uint32_t rows, const ExpertSizes& experts,
-                       uint32_t outputs, uint32_t depth) {
-  ProductGrid grid = {
-      .outputs = outputs, .depth = depth, .num_rows = RowsPerItem(rows, experts), .tiles_per_block = 1};
-  // Assumes that the step takes as many experts as it can. If it takes fewer, some multiprocessors may be
-  // idle.
-  const uint64_t items = std::min<uint64_t>(uint64_t{rows} * experts.num_chosen, experts.num_experts);
-  while (grid.tiles_per_block < kMostProductTiles &&
-         items * (NumPackedTiles(outputs) / (2 * grid.tiles_per_block)) >= 2 * num_multiprocessors) {
-    grid.tiles_per_block *= 2;
-  }
-  return grid;
-}
-
 LaunchShape MultiplyExpertsShape(const ProductGrid& grid, uint32_t most_items) {
-  return {.grid_x = DivideRoundingUp(NumPackedTiles(grid.outputs), grid.tiles_per_block),
+  return {.grid_x = NumPackedTiles(grid.outputs),
           .grid_y = most_items,
           .threads = kProductThreads,
           .shared_bytes = MultiplySharedBytes(grid.num_rows)};
@@ -127,15 +107,19 @@ LaunchShape PrepareShape(uint32_t rows, uint32_t num_all_heads) {
 }
 
 uint32_t AttendSharedBytes(uint32_t head_dim) {
-  const uint32_t floats = kMaxQueriesPerItem * (2 * head_dim + kAttendChunk + 3);
-  return 4 * floats + 2 * kAttendTile * (head_dim + 2);
+  return 4 * (AttendWords(head_dim) * kQueryWords + kMaxQueriesPerItem * (kItemScoreStride + 3) +
+              (kMaxQueriesPerItem + 1) * (kAttendChunk + 1));
+}
+
+uint32_t AttendWords(uint32_t head_dim) {
+  return head_dim <= 64 ? 1 : head_dim <= 128 ? 2 : 4;
 }
 
 LaunchShape AttendShape(uint32_t num_multiprocessors, uint32_t columns, uint32_t head_dim) {
   constexpr uint32_t kBlocksEach = 4;
   return {.grid_x = DivideRoundingUp(uint64_t{kBlocksEach} * num_multiprocessors, columns),
           .grid_y = columns,
-          .threads = 128,
+          .threads = kAttendThreads,
           .shared_bytes = AttendSharedBytes(head_dim)};
 }
 

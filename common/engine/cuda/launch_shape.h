@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/engine/cuda/kernels/adapter_kernels.h"
+#include "common/engine/cuda/kernels/attend_kernel.h"
 #include "common/engine/cuda/kernels/attention_kernels.h"
 #include "common/engine/cuda/kernels/expert_kernels.h"
 #include "common/engine/cuda/kernels/product_kernels.h"
@@ -22,12 +23,10 @@ struct LaunchShape {
 // The shapes of each kernel's launches. `rows` is the bucket's. Counts are at least 1.
 LaunchShape EmbedShape(uint32_t rows, uint32_t hidden_size);
 LaunchShape RoundInputsShape(uint32_t rows, uint32_t depth);
-// For products with packed weights. A block takes as many tiles as possible while each multiprocessor still
-// has a block, or two for few rows, which need more reads in flight. Fewer blocks read the inputs less often.
-ProductGrid MultiplyGrid(uint32_t num_multiprocessors, uint32_t rows, uint32_t outputs, uint32_t depth);
+// For products with packed weights.
 LaunchShape MultiplyShape(const ProductGrid& grid);
-// For products with experts, whose rows are a plan's items: the grid's num_rows is the most rows of one item,
-// and its matrix is one expert's.
+// For products with experts, whose rows are a plan's items: the grid's num_rows is RowsPerItem, and its
+// matrix is one expert's.
 struct ExpertSizes {
   uint32_t num_experts = 0;
   uint32_t num_chosen = 0;
@@ -38,14 +37,13 @@ struct ExpertSizes {
 uint32_t RowsPerItem(uint32_t rows, const ExpertSizes& experts);
 // The most items that a plan has.
 uint32_t MostItems(uint32_t rows, const ExpertSizes& experts);
-ProductGrid ExpertGrid(uint32_t num_multiprocessors, uint32_t rows, const ExpertSizes& experts,
-                       uint32_t outputs, uint32_t depth);
 LaunchShape MultiplyExpertsShape(const ProductGrid& grid, uint32_t most_items);
 // For an adapter's first product. The second one uses GateShape with its outputs.
 LaunchShape ReduceShape(uint32_t rows);
 LaunchShape RouteShape(uint32_t rows, uint32_t num_outputs);
 LaunchShape ChooseExpertsShape(uint32_t rows, const ExpertSizes& experts);
 LaunchShape GroupExpertsShape(const ExpertSizes& experts);
+LaunchShape AddPartsShape(uint64_t size);
 LaunchShape NormShape(uint32_t rows, uint32_t hidden_size);
 LaunchShape GateShape(uint32_t rows, uint32_t width);
 LaunchShape PrepareShape(uint32_t rows, uint32_t num_all_heads);
@@ -57,7 +55,8 @@ LaunchShape ChoiceShape(uint32_t rows, uint32_t vocab_size);
 LaunchShape WalkShape(uint32_t num_sessions);
 LaunchShape JoinLogitsShape(uint32_t rows, uint32_t num_ranks);
 
-// Shared memory of AttendKernel.
+// Which AttendKernel computes heads of this size (at most kLongestHead), and its shared memory.
+uint32_t AttendWords(uint32_t head_dim);
 uint32_t AttendSharedBytes(uint32_t head_dim);
 // Shared memory of products with packed weights, for a bucket of this many rows or more.
 uint32_t MultiplySharedBytes(uint32_t rows);

@@ -1,7 +1,16 @@
 #include "common/engine/cuda/matrix_products.h"
 
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/engine/cuda/launch_kernels.h"
+#include "common/engine/cuda/launch_shape.h"
 
 namespace tandem {
 namespace {
@@ -9,6 +18,9 @@ namespace {
 constexpr uint64_t kWorkspaceBytes = uint64_t{32} << 20;
 // For all inputs and results: a rank's tied output matrix may begin anywhere in the embedding.
 constexpr uint32_t kAlignment = 16;
+// The most rows of one product. Output matrices multiply few rows.
+constexpr uint32_t kWidest = 512;
+constexpr uint32_t kMostWideOutputs = 65536;
 
 absl::Status LtStatus(cublasStatus_t status, absl::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
@@ -17,47 +29,77 @@ absl::Status LtStatus(cublasStatus_t status, absl::string_view what) {
                                               : absl::InternalError(message);
 }
 
+// With few outputs, no sum is longer than kLongestSum inputs.
+uint32_t NumParts(uint32_t outputs, uint32_t depth) {
+  constexpr uint64_t kFewOutputs = 12288;
+  constexpr uint32_t kLongestSum = 4096;
+  uint32_t parts = 1;
+  while (parts * uint64_t{outputs} < kFewOutputs && depth / parts > kLongestSum &&
+         depth % (2 * parts * kInputGroup) == 0) {
+    parts *= 2;
+  }
+  return parts;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MatrixProducts>> MatrixProducts::Create(CudaPool* pool) {
-  std::unique_ptr<MatrixProducts> products(new MatrixProducts);
+  std::unique_ptr<MatrixProducts> products(new MatrixProducts(pool));
   TANDEM_RETURN_IF_ERROR(LtStatus(cublasLtCreate(&products->handle_), "opening cuBLASLt"));
   TANDEM_ASSIGN_OR_RETURN(products->workspace_, pool->Allocate(kWorkspaceBytes, "matrix products"));
   return products;
 }
 
 MatrixProducts::~MatrixProducts() {
-  for (const auto& [shape, plan] : plans_) Destroy(plan);
+  plans_.clear();
   if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
-void MatrixProducts::Destroy(const Plan& plan) {
-  if (plan.operation != nullptr) cublasLtMatmulDescDestroy(plan.operation);
-  for (const cublasLtMatrixLayout_t layout : {plan.weights, plan.inputs, plan.outputs}) {
+MatrixProducts::Layouts::~Layouts() {
+  for (const cublasLtMatrixLayout_t layout : {weights, inputs, outputs}) {
     if (layout != nullptr) cublasLtMatrixLayoutDestroy(layout);
   }
 }
 
-// cuBLASLt counts in columns: a matrix [outputs, depth] in rows is [depth, outputs] in columns, and the
-// product is outputs^T = weights * inputs^T.
-absl::Status MatrixProducts::Describe(uint32_t outputs, uint32_t depth, Plan* plan) {
-  const char* const what = "describing a matrix product";
-  TANDEM_RETURN_IF_ERROR(
-      LtStatus(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), what));
-  const cublasOperation_t transposed = CUBLAS_OP_T;
-  TANDEM_RETURN_IF_ERROR(LtStatus(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
-                                                                 &transposed, sizeof(transposed)),
-                                  what));
-  TANDEM_RETURN_IF_ERROR(
-      LtStatus(cublasLtMatrixLayoutCreate(&plan->weights, CUDA_R_16BF, depth, outputs, depth), what));
-  TANDEM_RETURN_IF_ERROR(
-      LtStatus(cublasLtMatrixLayoutCreate(&plan->inputs, CUDA_R_16BF, depth, kRowTile, depth), what));
-  return LtStatus(cublasLtMatrixLayoutCreate(&plan->outputs, CUDA_R_32F, outputs, kRowTile, outputs), what);
+MatrixProducts::Plan::~Plan() {
+  if (operation != nullptr) cublasLtMatmulDescDestroy(operation);
 }
 
-absl::Status MatrixProducts::Choose(uint32_t outputs, uint32_t depth, Plan* plan) {
+// cuBLASLt counts in columns: a matrix [outputs, depth] in rows is [depth, outputs] in columns, and the
+// product is outputs^T = weights * inputs^T.
+absl::Status MatrixProducts::Describe(const DeviceMatrix& matrix, uint32_t num_parts, uint32_t num_rows,
+                                      uint32_t num_tiles, Layouts* layouts) {
+  const uint32_t depth = matrix.depth;
+  const uint32_t part_depth = depth / num_parts;
+  const auto count = static_cast<int32_t>(num_parts * num_tiles);
+  const auto describe = [count](cublasLtMatrixLayout_t* layout, cudaDataType_t type, uint32_t rows,
+                                uint32_t columns, uint32_t distance, uint64_t next) {
+    cublasStatus_t status = cublasLtMatrixLayoutCreate(layout, type, rows, columns, distance);
+    const auto stride = static_cast<int64_t>(next);
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      status = cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                                sizeof(count));
+    }
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      status = cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                                sizeof(stride));
+    }
+    return LtStatus(status, "describing a matrix product");
+  };
+  // The next of a batch is the next part of the same rows, or the next tile of rows.
+  TANDEM_RETURN_IF_ERROR(describe(&layouts->weights, CUDA_R_16BF, part_depth, matrix.outputs, depth,
+                                  num_parts > 1 ? part_depth : 0));
+  TANDEM_RETURN_IF_ERROR(describe(&layouts->inputs, CUDA_R_16BF, part_depth, num_rows, depth,
+                                  num_parts > 1 ? part_depth : uint64_t{num_rows} * depth));
+  return describe(&layouts->outputs, CUDA_R_32F, matrix.outputs, num_rows, matrix.outputs,
+                  uint64_t{num_rows} * matrix.outputs);
+}
+
+// Unimplemented if there is none.
+absl::Status MatrixProducts::Choose(cublasLtMatmulDesc_t operation, Product* product) {
+  const char* const what = "choosing an algorithm";
   cublasLtMatmulPreference_t preference = nullptr;
-  TANDEM_RETURN_IF_ERROR(LtStatus(cublasLtMatmulPreferenceCreate(&preference), "choosing an algorithm"));
+  TANDEM_RETURN_IF_ERROR(LtStatus(cublasLtMatmulPreferenceCreate(&preference), what));
   const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value));
@@ -72,50 +114,171 @@ absl::Status MatrixProducts::Choose(uint32_t outputs, uint32_t depth, Plan* plan
   }
   cublasLtMatmulHeuristicResult_t result = {};
   int num_results = 0;
+  const Layouts& layouts = product->layouts;
   if (status == CUBLAS_STATUS_SUCCESS) {
     status =
-        cublasLtMatmulAlgoGetHeuristic(handle_, plan->operation, plan->weights, plan->inputs, plan->outputs,
-                                       plan->outputs, preference, 1, &result, &num_results);
+        cublasLtMatmulAlgoGetHeuristic(handle_, operation, layouts.weights, layouts.inputs, layouts.outputs,
+                                       layouts.outputs, preference, 1, &result, &num_results);
   }
   cublasLtMatmulPreferenceDestroy(preference);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && num_results == 0)) {
-    return absl::UnimplementedError(absl::StrCat("cuBLASLt has no algorithm for a matrix of ", outputs,
-                                                 " outputs and ", depth,
-                                                 " inputs that does not split its sums"));
+    return absl::UnimplementedError("no algorithm that does not split sums");
   }
-  TANDEM_RETURN_IF_ERROR(LtStatus(status, "choosing an algorithm"));
-  TANDEM_RETURN_IF_ERROR(LtStatus(result.state, "choosing an algorithm"));
-  plan->algorithm = result.algo;
+  TANDEM_RETURN_IF_ERROR(LtStatus(status, what));
+  TANDEM_RETURN_IF_ERROR(LtStatus(result.state, what));
+  product->algorithm = result.algo;
   return absl::OkStatus();
 }
 
-absl::Status MatrixProducts::Prepare(uint32_t outputs, uint32_t depth) {
-  if (plans_.contains({outputs, depth})) return absl::OkStatus();
-  Plan plan;
-  absl::Status status = Describe(outputs, depth, &plan);
-  if (status.ok()) status = Choose(outputs, depth, &plan);
-  if (!status.ok()) {
-    Destroy(plan);
-    return status;
-  }
-  plans_[{outputs, depth}] = plan;
+absl::Status MatrixProducts::ReserveParts(const Plan& plan, uint32_t num_rows, uint32_t outputs) {
+  const uint64_t size = uint64_t{plan.num_parts} * num_rows * outputs;
+  if (plan.num_parts == 1 || size <= parts_.size) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(void* const data, pool_->AllocateBlock(size * sizeof(float), "matrix products"));
+  if (parts_.size > 0) pool_->FreeBlock(parts_.data);
+  parts_ = {static_cast<float*>(data), size};
   return absl::OkStatus();
+}
+
+absl::Status MatrixProducts::Prepare(const DeviceMatrix& matrix, const CudaStream& stream) {
+  std::unique_ptr<Plan>& known = plans_[{matrix.outputs, matrix.depth}];
+  if (known != nullptr)
+    return known->is_compared ? absl::OkStatus() : CompareWider(matrix, stream, known.get());
+  auto plan = std::make_unique<Plan>();
+  const char* const what = "describing a matrix product";
+  TANDEM_RETURN_IF_ERROR(
+      LtStatus(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), what));
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  TANDEM_RETURN_IF_ERROR(LtStatus(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                                 &transposed, sizeof(transposed)),
+                                  what));
+  plan->num_parts = NumParts(matrix.outputs, matrix.depth);
+  TANDEM_RETURN_IF_ERROR(Describe(matrix, plan->num_parts, kRowTile, 1, &plan->tile.layouts));
+  const absl::Status chosen = Choose(plan->operation, &plan->tile);
+  if (absl::IsUnimplemented(chosen)) {
+    return absl::UnimplementedError(absl::StrCat("cuBLASLt, for a matrix of ", matrix.outputs,
+                                                 " outputs and ", matrix.depth,
+                                                 " inputs: ", chosen.message()));
+  }
+  TANDEM_RETURN_IF_ERROR(chosen);
+  TANDEM_RETURN_IF_ERROR(ReserveParts(*plan, kRowTile, matrix.outputs));
+  known = std::move(plan);
+  return CompareWider(matrix, stream, known.get());
+}
+
+absl::Status MatrixProducts::CompareWider(const DeviceMatrix& matrix, const CudaStream& stream, Plan* plan) {
+  if (matrix.outputs > kMostWideOutputs) {
+    plan->is_compared = true;
+    return absl::OkStatus();
+  }
+  const uint64_t num_inputs = uint64_t{kWidest} * matrix.depth;
+  const uint64_t num_outputs = uint64_t{kWidest} * matrix.outputs;
+  // A GPU without the memory for this computes tiles, with the same bits.
+  const absl::StatusOr<void*> room =
+      pool_->AllocateBlock(2 * num_outputs * sizeof(float) + num_inputs * sizeof(Bf16), "matrix products");
+  if (absl::IsResourceExhausted(room.status())) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(room.status());
+  const absl::Cleanup free = [this, &room] { pool_->FreeBlock(*room); };
+  auto* const by_tiles = static_cast<float*>(*room);
+  float* const by_one = by_tiles + num_outputs;
+  auto* const from = reinterpret_cast<Bf16*>(by_one + num_outputs);
+  std::vector<Bf16> numbers(num_inputs);
+  std::mt19937 random(1);
+  for (Bf16& number : numbers) number = ToBf16(static_cast<float>(static_cast<int32_t>(random())) * 0x1p-31f);
+  TANDEM_RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpyAsync(from, numbers.data(), num_inputs * sizeof(Bf16), cudaMemcpyHostToDevice, stream.get()),
+      "copying to the device"));
+  std::vector<float> expected(num_outputs);
+  std::vector<float> got(num_outputs);
+  const auto download = [&](std::vector<float>& to, const float* data) -> absl::Status {
+    TANDEM_RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpyAsync(to.data(), data, to.size() * sizeof(float), cudaMemcpyDeviceToHost, stream.get()),
+        "copying from the device"));
+    return stream.Synchronize();
+  };
+  for (uint64_t row = 0; row < kWidest; row += kRowTile) {
+    TANDEM_RETURN_IF_ERROR(Compute(*plan, plan->tile, matrix, from + row * matrix.depth,
+                                   {by_tiles + row * matrix.outputs, uint64_t{kRowTile} * matrix.outputs},
+                                   stream));
+  }
+  TANDEM_RETURN_IF_ERROR(download(expected, by_tiles));
+  // A matrix of zeros tells nothing: the next of its shape will.
+  const auto num_zeros = std::count(expected.begin(), expected.end(), 0.0f);
+  if (2 * static_cast<uint64_t>(num_zeros) > num_outputs) return absl::OkStatus();
+  plan->is_compared = true;
+  for (uint32_t num_rows = kWidest; num_rows > kRowTile; num_rows /= 2) {
+    auto product = std::make_unique<Product>();
+    product->num_rows = num_rows;
+    TANDEM_RETURN_IF_ERROR(Describe(matrix, plan->num_parts, num_rows, 1, &product->layouts));
+    const absl::Status chosen = Choose(plan->operation, product.get());
+    if (absl::IsUnimplemented(chosen)) continue;
+    TANDEM_RETURN_IF_ERROR(chosen);
+    const absl::Status reserved = ReserveParts(*plan, num_rows, matrix.outputs);
+    if (absl::IsResourceExhausted(reserved)) continue;
+    TANDEM_RETURN_IF_ERROR(reserved);
+    const uint64_t size = uint64_t{num_rows} * matrix.outputs;
+    TANDEM_RETURN_IF_ERROR(Compute(*plan, *product, matrix, from, {by_one, size}, stream));
+    TANDEM_RETURN_IF_ERROR(download(got, by_one));
+    if (std::memcmp(got.data(), expected.data(), size * sizeof(float)) != 0) continue;
+    plan->wider.push_back(std::move(product));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MatrixProducts::Call(const Plan& plan, const Product& product, const Layouts& layouts,
+                                  const DeviceMatrix& matrix, const Bf16* inputs, float* outputs,
+                                  const CudaStream& stream) {
+  const float one = 1.0f;
+  const float zero = 0.0f;
+  return LtStatus(cublasLtMatmul(handle_, plan.operation, &one, matrix.data.data, layouts.weights, inputs,
+                                 layouts.inputs, &zero, outputs, layouts.outputs, outputs, layouts.outputs,
+                                 &product.algorithm, workspace_, kWorkspaceBytes, stream.get()),
+                  "multiplying matrices");
+}
+
+absl::Status MatrixProducts::Compute(const Plan& plan, const Product& product, const DeviceMatrix& matrix,
+                                     const Bf16* inputs, DeviceSpan<float> outputs,
+                                     const CudaStream& stream) {
+  if (plan.num_parts == 1) {
+    return Call(plan, product, product.layouts, matrix, inputs, outputs.data, stream);
+  }
+  TANDEM_RETURN_IF_ERROR(Call(plan, product, product.layouts, matrix, inputs, parts_.data, stream));
+  const AddPartsKernel add = {.parts = parts_.Part(0, plan.num_parts * outputs.size),
+                              .outputs = outputs,
+                              .num_parts = plan.num_parts,
+                              .size = outputs.size};
+  return CudaStatus(LaunchKernel(add, AddPartsShape(outputs.size), stream.get()),
+                    "adding up parts of a matrix product");
 }
 
 absl::Status MatrixProducts::Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                                      DeviceSpan<float> outputs, const CudaStream& stream) {
-  const auto plan = plans_.find({matrix.outputs, matrix.depth});
-  if (plan == plans_.end()) {
+                                      DeviceSpan<float> outputs, uint32_t num_rows,
+                                      const CudaStream& stream) {
+  const auto found = plans_.find({matrix.outputs, matrix.depth});
+  if (found == plans_.end() || found->second == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("a product of ", matrix.outputs, " by ", matrix.depth, " that was not prepared"));
   }
-  const float one = 1.0f;
-  const float zero = 0.0f;
-  const Plan& way = plan->second;
-  return LtStatus(cublasLtMatmul(handle_, way.operation, &one, matrix.data.data, way.weights, inputs.data,
-                                 way.inputs, &zero, outputs.data, way.outputs, outputs.data, way.outputs,
-                                 &way.algorithm, workspace_, kWorkspaceBytes, stream.get()),
-                  "multiplying matrices");
+  const Plan& plan = *found->second;
+  uint64_t row = 0;
+  const auto compute = [&](const Product& product) {
+    const uint64_t begin = row;
+    row += product.num_rows;
+    return Compute(plan, product, matrix, inputs.data + begin * matrix.depth,
+                   outputs.Part(begin * matrix.outputs, uint64_t{product.num_rows} * matrix.outputs), stream);
+  };
+  for (const std::unique_ptr<Product>& product : plan.wider) {
+    while (row + product->num_rows <= num_rows) TANDEM_RETURN_IF_ERROR(compute(*product));
+  }
+  const auto num_tiles = static_cast<uint32_t>((num_rows - row) / kRowTile);
+  if (num_tiles > 1 && plan.num_parts == 1) {
+    // A batch of equal products: the weights that one tile reads, the others find in the cache.
+    Layouts tiles;
+    TANDEM_RETURN_IF_ERROR(Describe(matrix, 1, kRowTile, num_tiles, &tiles));
+    return Call(plan, plan.tile, tiles, matrix, inputs.data + row * matrix.depth,
+                outputs.data + row * matrix.outputs, stream);
+  }
+  while (row < num_rows) TANDEM_RETURN_IF_ERROR(compute(plan.tile));
+  return absl::OkStatus();
 }
 
 }  // namespace tandem

@@ -108,8 +108,7 @@ class ProductKernelsTest : public testing::Test {
   }
 
   template <typename Kernel>
-  std::vector<float> Product(const PackedCase& matrix, std::vector<Bf16> inputs, uint32_t rows,
-                             uint32_t num_multiprocessors) {
+  std::vector<float> Product(const PackedCase& matrix, std::vector<Bf16> inputs, uint32_t rows) {
     const uint64_t groups = uint64_t{rows} * NumInputGroups(matrix.depth);
     // Nothing is to be read that was not written.
     std::vector<uint32_t> words(groups * RoundedInputs::kGroupWords, 0x7f7f7f7fu);
@@ -118,7 +117,7 @@ class ProductKernelsTest : public testing::Test {
     grid_.Launch(RoundInputsKernel{AllOf(inputs), rounded, matrix.depth},
                  RoundInputsShape(rows, matrix.depth));
     std::vector<float> outputs(uint64_t{rows} * matrix.outputs, 77.0f);
-    const ProductGrid grid = MultiplyGrid(num_multiprocessors, rows, matrix.outputs, matrix.depth);
+    const ProductGrid grid = {matrix.outputs, matrix.depth, rows};
     grid_.Launch(Kernel{matrix.packed(), rounded, AllOf(outputs), grid}, MultiplyShape(grid));
     return outputs;
   }
@@ -132,14 +131,12 @@ class ProductKernelsTest : public testing::Test {
         if (rows > 64 && outputs * depth > 40 * 515) continue;
         const std::vector<Bf16> inputs = MakeInputs(rows, depth);
         const std::vector<float> expected = CpuProduct(cpu_format, matrix, inputs, rows);
-        for (const uint32_t num_multiprocessors : {1u, 100u}) {
-          const std::vector<float> got = Product<Kernel>(matrix, inputs, rows, num_multiprocessors);
-          for (size_t i = 0; i < expected.size(); ++i) {
-            if (std::isnan(expected[i]) && std::isnan(got[i])) continue;
-            ASSERT_EQ(BitsAs<uint32_t>(got[i]), BitsAs<uint32_t>(expected[i]))
-                << outputs << " outputs, depth " << depth << ", row " << i / outputs << " of " << rows
-                << ", output " << i % outputs << ": " << got[i] << ", expected " << expected[i];
-          }
+        const std::vector<float> got = Product<Kernel>(matrix, inputs, rows);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          if (std::isnan(expected[i]) && std::isnan(got[i])) continue;
+          ASSERT_EQ(BitsAs<uint32_t>(got[i]), BitsAs<uint32_t>(expected[i]))
+              << outputs << " outputs, depth " << depth << ", row " << i / outputs << " of " << rows
+              << ", output " << i % outputs << ": " << got[i] << ", expected " << expected[i];
         }
       }
     }
@@ -260,22 +257,20 @@ TEST_F(ProductKernelsTest, Fp8GivesTheSumsOfTheRoundedWeights) {
     const std::vector<Bf16> inputs = MakeInputs(64, depth);
     std::vector<float> of_all;
     for (const uint32_t rows : {64u, 32u, 16u, 8u}) {
-      for (const uint32_t num_multiprocessors : {1u, 100u}) {
-        std::vector<float> got(uint64_t{rows} * outputs, 77.0f);
-        const ProductGrid grid = MultiplyGrid(num_multiprocessors, rows, outputs, depth);
-        grid_.Launch(MultiplyFp8Kernel{{{packed.words.data(), packed.words.size()},
-                                        {},
-                                        {packed.scales.data(), packed.scales.size()}},
-                                       {inputs.data(), inputs.size()},
-                                       AllOf(got),
-                                       grid},
-                     MultiplyShape(grid));
-        if (of_all.empty()) of_all = got;
-        for (size_t i = 0; i < got.size(); ++i) {
-          ASSERT_TRUE(BitsAs<uint32_t>(got[i]) == BitsAs<uint32_t>(of_all[i]) ||
-                      (std::isnan(got[i]) && std::isnan(of_all[i])))
-              << rows << " rows, " << i;
-        }
+      std::vector<float> got(uint64_t{rows} * outputs, 77.0f);
+      const ProductGrid grid = {outputs, depth, rows};
+      grid_.Launch(
+          MultiplyFp8Kernel{
+              {{packed.words.data(), packed.words.size()}, {}, {packed.scales.data(), packed.scales.size()}},
+              {inputs.data(), inputs.size()},
+              AllOf(got),
+              grid},
+          MultiplyShape(grid));
+      if (of_all.empty()) of_all = got;
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_TRUE(BitsAs<uint32_t>(got[i]) == BitsAs<uint32_t>(of_all[i]) ||
+                    (std::isnan(got[i]) && std::isnan(of_all[i])))
+            << rows << " rows, " << i;
       }
     }
     for (uint32_t row = 0; row < 64; ++row) {
@@ -324,6 +319,15 @@ TEST_F(ProductKernelsTest, EmbedsWhatTheProcessorReadsBack) {
     // Beyond the step.
     EXPECT_EQ(state[5 * hidden], 77.0f);
   }
+}
+
+TEST_F(ProductKernelsTest, PartsAreAddedInOrder) {
+  // Nothing but this order gives 1.
+  std::vector<float> parts = {1e20f, 2, 0.5f, 4, -1e20f, 3, 0.5f, 4, 1, 4, 0.5f, 4};
+  std::vector<float> outputs(4, NAN);
+  const AddPartsKernel add = {.parts = AllOf(parts), .outputs = AllOf(outputs), .num_parts = 3, .size = 4};
+  grid_.Launch(add, AddPartsShape(4));
+  EXPECT_EQ(outputs, (std::vector<float>{1.0f, 9.0f, 1.5f, 12.0f}));
 }
 
 }  // namespace

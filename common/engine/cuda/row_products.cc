@@ -19,7 +19,7 @@ absl::StatusOr<RoundedInputs> Round(DeviceSpan<const Bf16> inputs, uint32_t num_
 absl::Status MultiplyPacked(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
                             DeviceSpan<float> outputs, uint32_t num_rows, const RoundedInputs& room,
                             DeviceOps* ops) {
-  const ProductGrid grid = MultiplyGrid(ops->num_multiprocessors(), num_rows, matrix.outputs, matrix.depth);
+  const ProductGrid grid = {.outputs = matrix.outputs, .depth = matrix.depth, .num_rows = num_rows};
   const LaunchShape shape = MultiplyShape(grid);
   if (matrix.format == DeviceFormat::kFp8) {
     return ops->Launch(MultiplyFp8Kernel{matrix.packed, inputs, outputs, grid}, shape);
@@ -69,20 +69,18 @@ absl::Status MultiplyRows(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inp
   if (matrix.format != DeviceFormat::kBf16) {
     return MultiplyPacked(matrix, inputs, outputs, num_rows, rounded, ops);
   }
-  for (uint64_t row = 0; row < num_rows; row += kRowTile) {
-    TANDEM_RETURN_IF_ERROR(
-        ops->Multiply(matrix, inputs.Part(row * matrix.depth, uint64_t{kRowTile} * matrix.depth),
-                      outputs.Part(row * matrix.outputs, uint64_t{kRowTile} * matrix.outputs)));
-  }
-  return absl::OkStatus();
+  const auto padded = static_cast<uint32_t>(PaddedRows(num_rows));
+  return ops->Multiply(matrix, inputs.Part(0, uint64_t{padded} * matrix.depth),
+                       outputs.Part(0, uint64_t{padded} * matrix.outputs), padded);
 }
 
 absl::Status MultiplyExpertRows(const DeviceMatrix& stack, const ExpertProduct& product,
                                 DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
                                 const RoundedInputs& room, DeviceOps* ops) {
   const ExpertRows& rows = product.rows;
-  const ProductGrid grid =
-      ExpertGrid(ops->num_multiprocessors(), product.num_rows, product.sizes, stack.outputs, stack.depth);
+  const ProductGrid grid = {.outputs = stack.outputs,
+                            .depth = stack.depth,
+                            .num_rows = RowsPerItem(product.num_rows, product.sizes)};
   const LaunchShape shape = MultiplyExpertsShape(grid, MostItems(product.num_rows, product.sizes));
   if (stack.format == DeviceFormat::kBf16) {
     return ops->Launch(MultiplyBf16ExpertsKernel{stack.data, inputs, outputs, grid, rows}, shape);

@@ -179,8 +179,10 @@ class Writer {
         words_.resize(at);
         continue;
       }
-      // A single row shares everything with itself.
-      if (num_rows == 1) shared_end = std::numeric_limits<uint32_t>::max();
+      // A single row shares everything with itself. Several share whole blocks, because kernels add up the
+      // values of 16 neighbours at once.
+      shared_end =
+          num_rows == 1 ? std::numeric_limits<uint32_t>::max() : shared_end / kBlockTokens * kBlockTokens;
       words_[at + StepWords::kItemSplit] = split;
       words_[at + StepWords::kItemSharedEnd] = shared_end;
       words_[at + StepWords::kItemNumRows] = num_rows;

@@ -10,8 +10,7 @@
 
 namespace tandem {
 
-// The most rows in one pass of attention: its scratch memory holds as many, and no work item crosses a
-// multiple of it.
+// A pass of attention has a multiple of so many rows, unless it is the last: no work item crosses one.
 inline constexpr uint32_t kAttendRows = 64;
 
 // Which input states of a draft head's rows stay in float32, because they are not only multiplied: states

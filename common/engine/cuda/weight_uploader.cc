@@ -166,7 +166,7 @@ absl::StatusOr<DeviceSpan<const float>> WeightUploader::Matrix(
 
 absl::StatusOr<DeviceMatrix> WeightUploader::Prepared(const DeviceMatrix& matrix) {
   if (matrix.format == DeviceFormat::kBf16) {
-    TANDEM_RETURN_IF_ERROR(ops_->PrepareProduct(matrix.outputs, matrix.depth));
+    TANDEM_RETURN_IF_ERROR(ops_->PrepareProduct(matrix));
   }
   return matrix;
 }

@@ -38,10 +38,14 @@
 #if defined(__CUDACC__)
 // Goes before a loop over values that should stay in registers.
 #define TANDEM_UNROLL _Pragma("unroll")
+// Goes before a loop that many threads run through once: copies of its body would have to be fetched first,
+// from memory that is slow to begin with.
+#define TANDEM_ROLLED _Pragma("unroll 1")
 #define TANDEM_DEVICE __device__ __forceinline__
 #define TANDEM_BOTH __host__ __device__ __forceinline__
 #else
 #define TANDEM_UNROLL
+#define TANDEM_ROLLED
 #define TANDEM_DEVICE inline
 #define TANDEM_BOTH inline
 #endif
@@ -122,7 +126,7 @@ TANDEM_DEVICE float SecondOf(Bf16Pair pair) {
   return BitsAs<float>(pair.bits & 0xffff0000u);
 }
 
-// `kCount` words at once: loads take 2 or 4. `index` is a multiple of the elements in them.
+// `kCount` words at once: loads take 1, 2 or 4. `index` is a multiple of the elements in them.
 template <uint32_t kCount>
 struct alignas(kCount < 4 ? 4 * kCount : 16) Words {
   uint32_t word[kCount];
@@ -142,15 +146,51 @@ TANDEM_DEVICE Words<kCount> LoadWords(DeviceSpan<const T> span, uint64_t index) 
 #endif
 }
 
+// `kCount` neighbours, 1, 2 or 4, at once. `index` is a multiple of kCount.
+template <uint32_t kCount>
+struct alignas(4 * kCount) Floats {
+  float at[kCount];
+};
+template <uint32_t kCount>
+TANDEM_DEVICE Floats<kCount> LoadFloats(DeviceSpan<const float> span, uint64_t index) {
+#if !defined(__CUDACC__)
+  if (index + kCount > span.size || index % kCount != 0) {
+    FailDeviceAccess(index, span.size, kCount * sizeof(float));
+  }
+  Floats<kCount> floats;
+  memcpy(&floats, span.data + index, sizeof(floats));
+  return floats;
+#else
+  return *reinterpret_cast<const Floats<kCount>*>(span.data + index);
+#endif
+}
+template <uint32_t kCount>
+TANDEM_DEVICE void StoreFloats(DeviceSpan<float> span, uint64_t index, const Floats<kCount>& floats) {
+#if !defined(__CUDACC__)
+  if (index + kCount > span.size || index % kCount != 0) {
+    FailDeviceAccess(index, span.size, kCount * sizeof(float));
+  }
+  memcpy(span.data + index, &floats, sizeof(floats));
+#else
+  *reinterpret_cast<Floats<kCount>*>(span.data + index) = floats;
+#endif
+}
+
 TANDEM_DEVICE float ToFloat(Bf16 value) {
   return BitsAs<float>(static_cast<uint32_t>(value.bits) << 16);
 }
 
 // To the nearest, ties to even; a NaN stays one.
 TANDEM_DEVICE Bf16 ToBf16(float value) {
+#if defined(__CUDACC__)
+  Bf16 rounded;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
+  return rounded;
+#else
   const uint32_t bits = BitsAs<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>(bits >> 16 | 0x40u)};
   return {static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
+#endif
 }
 
 TANDEM_DEVICE uint32_t Least(uint32_t a, uint32_t b) {
@@ -230,8 +270,9 @@ TANDEM_DEVICE float BlockSum(Block& block, float value, DeviceSpan<float> scratc
   const float warp_sum = WarpSum(block, value);
   if (block.thread() % kWarpThreads == 0) scratch[block.thread() / kWarpThreads] = warp_sum;
   block.Sync();
-  float sum = 0.0f;
-  for (uint32_t warp = 0; warp < block.num_threads() / kWarpThreads; ++warp) sum += scratch[warp];
+  // A block has at most as many warps as a warp has lanes.
+  const uint32_t lane = block.thread() % kWarpThreads;
+  const float sum = WarpSum(block, lane < block.num_threads() / kWarpThreads ? scratch[lane] : 0.0f);
   block.Sync();
   return sum;
 }

@@ -228,7 +228,7 @@ struct GroupExpertsKernel {
 };
 
 // The rows for products with experts (in place of StepRows): each block along y takes one item, or nothing.
-// Grid and shared memory: ExpertGrid, MultiplyExpertsShape.
+// Grid and shared memory: MultiplyExpertsShape.
 struct ExpertRows {
   struct Part {
     uint32_t count = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/engine/cuda/kernels/adapter_kernels.h"
+#include "common/engine/cuda/kernels/attend_kernel.h"
 #include "common/engine/cuda/kernels/attention_kernels.h"
 #include "common/engine/cuda/kernels/choice_kernels.h"
 #include "common/engine/cuda/kernels/expert_kernels.h"
@@ -30,6 +31,7 @@
   X(SumExpertsKernel)             \
   X(ReduceKernel)                 \
   X(AddAdapterKernel)             \
+  X(AddPartsKernel)               \
   X(NormKernel)                   \
   X(GateKernel)                   \
   X(NormInPlaceKernel)            \
@@ -37,7 +39,9 @@
   X(FinalFeaturesKernel)          \
   X(JoinLogitsKernel)             \
   X(PrepareKernel)                \
-  X(AttendKernel)                 \
+  X(Attend64Kernel)               \
+  X(Attend128Kernel)              \
+  X(Attend256Kernel)              \
   X(FoldKernel)                   \
   X(CopyKvKernel)                 \
   X(ChoiceKernel)                 \

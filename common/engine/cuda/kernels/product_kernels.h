@@ -146,16 +146,15 @@ struct RoundInputsKernel {
   }
 };
 
-// How a product is cut into blocks of kProductWarps warps: tiles of outputs along x, rows along y.
+// How a product is cut into blocks of kProductWarps warps: tiles of outputs along x, rows along y. A block
+// has one tile: with more, the code of its loop would not stay where instructions are fetched from.
 inline constexpr uint32_t kProductWarps = 8;
 inline constexpr uint32_t kProductThreads = kProductWarps * kWarpThreads;
 inline constexpr uint32_t kProductRows = 64;  // Of one block at most.
-inline constexpr uint32_t kMostProductTiles = 4;
 struct ProductGrid {
   uint32_t outputs = 0;
   uint32_t depth = 0;
   uint32_t num_rows = 0;  // A multiple of 8: matrix units take 8 rows at a time.
-  uint32_t tiles_per_block = 1;
 
   TANDEM_BOTH uint32_t num_groups() const { return NumInputGroups(depth); }
   // For packed matrices stored one after another, each in whole tiles.
@@ -216,64 +215,51 @@ TANDEM_DEVICE void MultiplyTiles(const Kernel& kernel, Block& block) {
   const uint32_t num_rows = part.count;
   if (num_rows == 0) return;
   const uint32_t padded_rows = (num_rows + 7) / 8 * 8;
-  const uint32_t first_tile = block.index_x() * kernel.grid.tiles_per_block;
-  const uint32_t num_tiles =
-      Least(kernel.grid.tiles_per_block, NumPackedTiles(kernel.grid.outputs) - first_tile);
+  const uint64_t tile = block.index_x();
   // [2][warps][rows][kSumStride]
   const uint32_t buffer_size = kProductWarps * padded_rows * kSumStride;
   const auto sums = block.template Shared<Sum>(0, 2 * buffer_size);
   const uint32_t output = block.thread() % kPackedOutputs;
-  float totals[kMostProductTiles][kTotals] = {};
+  float totals[kTotals] = {};
   uint32_t buffer = 0;
   typename Kernel::Weights next = {};
-  if (warp < num_groups) next = kernel.Load(part, first_tile, warp, lane);
+  if (warp < num_groups) next = kernel.Load(part, tile, warp, lane);
   for (uint32_t first_group = 0; first_group < num_groups; first_group += kProductWarps) {
     const uint32_t group = first_group + warp;
-    TANDEM_UNROLL
-    for (uint32_t i = 0; i < kMostProductTiles; ++i) {
-      if (i >= num_tiles) break;
-      const typename Kernel::Weights weights = next;
-      const bool is_last = i + 1 == num_tiles;
-      const uint32_t next_group = is_last ? group + kProductWarps : group;
-      if (next_group < num_groups) {
-        next = kernel.Load(part, first_tile + (is_last ? 0 : i + 1), next_group, lane);
+    const typename Kernel::Weights weights = next;
+    if (group + kProductWarps < num_groups) next = kernel.Load(part, tile, group + kProductWarps, lane);
+    if (group < num_groups) {
+      const typename Kernel::Operand operand = Kernel::Widen(weights);
+      for (uint32_t row = 0; row < num_rows; row += 8) {
+        Sum of_lane[4] = {};
+        kernel.Multiply(block, operand, part, group, row, of_lane);
+        const uint64_t at = buffer + (warp * padded_rows + row + lane % 4 * 2) * kSumStride + lane / 4;
+        sums[at] = of_lane[0];
+        sums[at + kSumStride] = of_lane[1];
+        sums[at + 8] = of_lane[2];
+        sums[at + kSumStride + 8] = of_lane[3];
       }
-      if (group < num_groups) {
-        const typename Kernel::Operand operand = Kernel::Widen(weights);
-        for (uint32_t row = 0; row < num_rows; row += 8) {
-          Sum of_lane[4] = {};
-          kernel.Multiply(block, operand, part, group, row, of_lane);
-          const uint64_t at = buffer + (warp * padded_rows + row + lane % 4 * 2) * kSumStride + lane / 4;
-          sums[at] = of_lane[0];
-          sums[at + kSumStride] = of_lane[1];
-          sums[at + 8] = of_lane[2];
-          sums[at + kSumStride + 8] = of_lane[3];
-        }
-      }
-      block.Sync();
-      const uint32_t num_sums = Least(kProductWarps, num_groups - first_group);
-      TANDEM_UNROLL
-      for (uint32_t j = 0; j < kTotals; ++j) {
-        const uint32_t row = (block.thread() + j * kThreads) / kPackedOutputs;
-        if (row >= num_rows) break;
-        for (uint32_t k = 0; k < num_sums; ++k) {
-          const Sum sum = sums[buffer + (k * padded_rows + row) * kSumStride + output];
-          totals[i][j] = kernel.Add(totals[i][j], sum, part, first_tile + i, first_group + k, row, output);
-        }
-      }
-      buffer = buffer_size - buffer;
     }
-  }
-  TANDEM_UNROLL
-  for (uint32_t i = 0; i < kMostProductTiles; ++i) {
-    const uint64_t to = (first_tile + i) * kPackedOutputs + output;
-    if (i >= num_tiles || to >= kernel.grid.outputs) break;
+    block.Sync();
+    const uint32_t num_sums = Least(kProductWarps, num_groups - first_group);
     TANDEM_UNROLL
     for (uint32_t j = 0; j < kTotals; ++j) {
       const uint32_t row = (block.thread() + j * kThreads) / kPackedOutputs;
       if (row >= num_rows) break;
-      kernel.outputs[part.OutputOf(row) * kernel.grid.outputs + to] = kernel.Finish(totals[i][j], part, to);
+      for (uint32_t k = 0; k < num_sums; ++k) {
+        const Sum sum = sums[buffer + (k * padded_rows + row) * kSumStride + output];
+        totals[j] = kernel.Add(totals[j], sum, part, tile, first_group + k, row, output);
+      }
     }
+    buffer = buffer_size - buffer;
+  }
+  const uint64_t to = tile * kPackedOutputs + output;
+  if (to >= kernel.grid.outputs) return;
+  TANDEM_UNROLL
+  for (uint32_t j = 0; j < kTotals; ++j) {
+    const uint32_t row = (block.thread() + j * kThreads) / kPackedOutputs;
+    if (row >= num_rows) break;
+    kernel.outputs[part.OutputOf(row) * kernel.grid.outputs + to] = kernel.Finish(totals[j], part, to);
   }
 }
 
@@ -311,7 +297,7 @@ struct Int4Lane {
   }
 };
 
-// outputs = inputs * weights^T. Grid and shared memory: MultiplyGrid, MultiplyShape.
+// outputs = inputs * weights^T. Grid and shared memory: MultiplyShape.
 template <typename Lane, typename Rows = StepRows>
 struct MultiplyIntegersKernel {
   static constexpr uint32_t kMostThreads = kProductThreads;
@@ -389,8 +375,10 @@ TANDEM_DEVICE Words<8> LoadSixteen(DeviceSpan<const Bf16> values, uint64_t row, 
     }
     return words;
   }
-  for (uint32_t i = 0; i < 16 && k + i < depth; ++i) {
-    words.word[i / 2] |= static_cast<uint32_t>(values[at + i].bits) << (i % 2 * 16);
+  TANDEM_UNROLL
+  for (uint32_t i = 0; i < 8; ++i) {
+    if (k + 2 * i < depth) words.word[i] = values[at + 2 * i].bits;
+    if (k + 2 * i + 1 < depth) words.word[i] |= static_cast<uint32_t>(values[at + 2 * i + 1].bits) << 16;
   }
   return words;
 }

@@ -59,15 +59,32 @@ struct Residual {
   uint32_t hidden_size = 0;
   float scale = 1.0f;  // Of what is added.
 
-  TANDEM_DEVICE float Sum(uint64_t row, uint32_t i) const {
+  // Of kCount neighbours.
+  template <uint32_t kCount>
+  TANDEM_DEVICE Floats<kCount> Sum(uint64_t row, uint32_t i) const {
     const uint64_t at = row * hidden_size + i;
-    if (num_addends == 0) return hidden[at];
-    float sum = addends[at];
-    for (uint32_t rank = 1; rank < num_addends; ++rank) sum += addends[rank * addend_stride + at];
-    if (bias.size > 0) sum += bias[i];
-    return hidden[at] + (scale == 1.0f ? sum : scale * sum);
+    Floats<kCount> values = LoadFloats<kCount>(hidden, at);
+    if (num_addends == 0) return values;
+    Floats<kCount> sum = LoadFloats<kCount>(addends, at);
+    for (uint32_t rank = 1; rank < num_addends; ++rank) {
+      const Floats<kCount> addend = LoadFloats<kCount>(addends, rank * addend_stride + at);
+      TANDEM_UNROLL
+      for (uint32_t j = 0; j < kCount; ++j) sum.at[j] += addend.at[j];
+    }
+    TANDEM_UNROLL
+    for (uint32_t j = 0; j < kCount; ++j) {
+      if (bias.size > 0) sum.at[j] += bias[i + j];
+      values.at[j] += scale == 1.0f ? sum.at[j] : scale * sum.at[j];
+    }
+    return values;
   }
 };
+
+// Calls `use(i)` for every kCount-th number of a row that is this thread's.
+template <uint32_t kCount, typename Block, typename Use>
+TANDEM_DEVICE void ForRow(Block& block, uint32_t size, const Use& use) {
+  for (uint32_t i = block.thread() * kCount; i < size; i += block.num_threads() * kCount) use(i);
+}
 
 // The factor by which a norm multiplies a row. Each thread has added up some of the row's squares. Shared: a
 // float for each warp.
@@ -101,6 +118,27 @@ TANDEM_DEVICE float RowMean(Block& block, float sum, uint32_t size) {
   return BlockSum(block, sum, scratch) / static_cast<float>(size);
 }
 
+// The factor of a row's norm, and its mean, or 0 if the norm does not subtract it. `load(i)` gives kCount
+// numbers of the row. Each thread has added up the squares and the numbers that it has.
+template <uint32_t kCount, typename Block, typename Load>
+TANDEM_DEVICE float MeanAndFactor(Block& block, const NormWeight& norm, uint32_t size, float epsilon,
+                                  float squares, float sum, const Load& load, float& mean) {
+  mean = 0.0f;
+  if (norm.centers) {
+    mean = RowMean(block, sum, size);
+    squares = 0.0f;
+    ForRow<kCount>(block, size, [&](uint32_t i) {
+      const Floats<kCount> values = load(i);
+      TANDEM_UNROLL
+      for (uint32_t j = 0; j < kCount; ++j) {
+        const float distance = values.at[j] - mean;
+        squares = Fma(distance, distance, squares);
+      }
+    });
+  }
+  return NormFactor(block, squares, size, epsilon);
+}
+
 // hidden[row] += addends; normed = weight * hidden / sqrt(mean(hidden^2) + epsilon). Also stores the state
 // for rows that request it as a feature. Grid (rows); shared: a float for each warp.
 struct NormKernel {
@@ -125,34 +163,46 @@ struct NormKernel {
       row = step.wanted(static_cast<uint32_t>(first_wanted + to));
     }
     if (row >= step.num_rows()) return;
+    if (residual.hidden_size % 4 == 0) {
+      NormRow<4>(block, row, to);
+    } else {
+      NormRow<1>(block, row, to);
+    }
+  }
+
+ private:
+  template <uint32_t kCount, typename Block>
+  TANDEM_DEVICE void NormRow(Block& block, uint64_t row, uint64_t to) const {
     const uint32_t hidden_size = residual.hidden_size;
     const uint32_t state =
         features.size == 0 ? StepWords::kNoState : step.StateAfter(static_cast<uint32_t>(row), num_layers);
     float squares = 0.0f;
     float sum = 0.0f;
-    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      const float value = residual.Sum(row, i);
-      if (residual.num_addends > 0) residual.hidden[row * hidden_size + i] = value;
-      if (state != StepWords::kNoState) features[uint64_t{state} * hidden_size + i] = value;
-      squares = Fma(value, value, squares);
-      sum += value;
-    }
-    // From here on, each thread reads back only what it wrote itself.
-    float mean = 0.0f;
-    if (norm.centers) {
-      mean = RowMean(block, sum, hidden_size);
-      squares = 0.0f;
-      for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-        const float distance = residual.hidden[row * hidden_size + i] - mean;
-        squares = Fma(distance, distance, squares);
+    ForRow<kCount>(block, hidden_size, [&](uint32_t i) {
+      const Floats<kCount> values = residual.Sum<kCount>(row, i);
+      if (residual.num_addends > 0) StoreFloats<kCount>(residual.hidden, row * hidden_size + i, values);
+      if (state != StepWords::kNoState) {
+        StoreFloats<kCount>(features, uint64_t{state} * hidden_size + i, values);
       }
-    }
-    const float factor = NormFactor(block, squares, hidden_size, epsilon);
-    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      const float value = norm.Apply(i, residual.hidden[row * hidden_size + i] - mean, factor);
-      if (exact.size > 0) exact[to * hidden_size + i] = value;
-      normed[to * hidden_size + i] = ToBf16(value);
-    }
+      TANDEM_UNROLL
+      for (uint32_t j = 0; j < kCount; ++j) {
+        squares = Fma(values.at[j], values.at[j], squares);
+        sum += values.at[j];
+      }
+    });
+    // From here on, each thread reads back only what it wrote itself.
+    const auto load = [&](uint32_t i) { return LoadFloats<kCount>(residual.hidden, row * hidden_size + i); };
+    float mean = 0.0f;
+    const float factor = MeanAndFactor<kCount>(block, norm, hidden_size, epsilon, squares, sum, load, mean);
+    ForRow<kCount>(block, hidden_size, [&](uint32_t i) {
+      Floats<kCount> values = load(i);
+      TANDEM_UNROLL
+      for (uint32_t j = 0; j < kCount; ++j) {
+        values.at[j] = norm.Apply(i + j, values.at[j] - mean, factor);
+        normed[to * hidden_size + i + j] = ToBf16(values.at[j]);
+      }
+      if (exact.size > 0) StoreFloats<kCount>(exact, to * hidden_size + i, values);
+    });
   }
 };
 
@@ -174,29 +224,61 @@ struct FinalFeaturesKernel {
     const uint32_t state = step.StateAfter(row, num_layers);
     const uint32_t normed = step.NormedState(row);
     if (state == StepWords::kNoState && normed == StepWords::kNoState) return;
+    if (residual.hidden_size % 4 == 0) {
+      TakeRow<4>(block, row, state, normed);
+    } else {
+      TakeRow<1>(block, row, state, normed);
+    }
+  }
+
+ private:
+  template <uint32_t kCount, typename Block>
+  TANDEM_DEVICE void TakeRow(Block& block, uint32_t row, uint32_t state, uint32_t normed) const {
     const uint32_t hidden_size = residual.hidden_size;
     float squares = 0.0f;
     float sum = 0.0f;
-    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      const float value = residual.Sum(row, i);
-      if (state != StepWords::kNoState) features[uint64_t{state} * hidden_size + i] = value;
-      squares = Fma(value, value, squares);
-      sum += value;
-    }
-    if (normed == StepWords::kNoState) return;
-    float mean = 0.0f;
-    if (norm.centers) {
-      mean = RowMean(block, sum, hidden_size);
-      squares = 0.0f;
-      for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-        const float distance = residual.Sum(row, i) - mean;
-        squares = Fma(distance, distance, squares);
+    ForRow<kCount>(block, hidden_size, [&](uint32_t i) {
+      const Floats<kCount> values = residual.Sum<kCount>(row, i);
+      if (state != StepWords::kNoState) {
+        StoreFloats<kCount>(features, uint64_t{state} * hidden_size + i, values);
       }
+      TANDEM_UNROLL
+      for (uint32_t j = 0; j < kCount; ++j) {
+        squares = Fma(values.at[j], values.at[j], squares);
+        sum += values.at[j];
+      }
+    });
+    if (normed == StepWords::kNoState) return;
+    const auto load = [&](uint32_t i) { return residual.Sum<kCount>(row, i); };
+    float mean = 0.0f;
+    const float factor = MeanAndFactor<kCount>(block, norm, hidden_size, epsilon, squares, sum, load, mean);
+    ForRow<kCount>(block, hidden_size, [&](uint32_t i) {
+      Floats<kCount> values = load(i);
+      TANDEM_UNROLL
+      for (uint32_t j = 0; j < kCount; ++j) values.at[j] = norm.Apply(i + j, values.at[j] - mean, factor);
+      StoreFloats<kCount>(features, uint64_t{normed} * hidden_size + i, values);
+    });
+  }
+};
+
+// outputs[i] = parts[0][i] + parts[1][i] + ..., in this order. Grid (ceil(size / 4 threads)).
+struct AddPartsKernel {
+  DeviceSpan<const float> parts;  // [num_parts, size]
+  DeviceSpan<float> outputs;      // [size]
+  uint32_t num_parts = 0;
+  uint64_t size = 0;  // A multiple of 4.
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint64_t i = (uint64_t{block.index_x()} * block.num_threads() + block.thread()) * 4;
+    if (i >= size) return;
+    Floats<4> sum = LoadFloats<4>(parts, i);
+    for (uint32_t part = 1; part < num_parts; ++part) {
+      const Floats<4> addend = LoadFloats<4>(parts, part * size + i);
+      TANDEM_UNROLL
+      for (uint32_t j = 0; j < 4; ++j) sum.at[j] += addend.at[j];
     }
-    const float factor = NormFactor(block, squares, hidden_size, epsilon);
-    for (uint32_t i = block.thread(); i < hidden_size; i += block.num_threads()) {
-      features[uint64_t{normed} * hidden_size + i] = norm.Apply(i, residual.Sum(row, i) - mean, factor);
-    }
+    StoreFloats<4>(outputs, i, sum);
   }
 };
 

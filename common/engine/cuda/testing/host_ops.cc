@@ -107,13 +107,13 @@ absl::Status HostOps::Synchronize() {
   return absl::OkStatus();
 }
 
-absl::Status HostOps::PrepareProduct(uint32_t outputs, uint32_t depth) {
-  prepared_.emplace_back(outputs, depth);
+absl::Status HostOps::PrepareProduct(const DeviceMatrix& matrix) {
+  prepared_.emplace_back(matrix.outputs, matrix.depth);
   return absl::OkStatus();
 }
 
 absl::Status HostOps::Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                               DeviceSpan<float> outputs) {
+                               DeviceSpan<float> outputs, uint32_t num_rows) {
   const std::pair shape(matrix.outputs, matrix.depth);
   if (std::find(prepared_.begin(), prepared_.end(), shape) == prepared_.end()) {
     return absl::FailedPreconditionError(
@@ -128,7 +128,7 @@ absl::Status HostOps::Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16
       }
     }
     std::vector<float> sums(matrix.outputs);
-    for (uint64_t row = 0; row < kRowTile; ++row) {
+    for (uint64_t row = 0; row < num_rows; ++row) {
       std::fill(sums.begin(), sums.end(), 0.0f);
       for (uint64_t k = 0; k < matrix.depth; ++k) {
         const float input = ToFloat(inputs[row * matrix.depth + k]);

@@ -63,9 +63,9 @@ class HostOps final : public DeviceOps {
   absl::Status Upload(void* to, const void* from, uint64_t num_bytes) override;
   absl::Status Download(void* to, const void* from, uint64_t num_bytes) override;
   absl::Status Synchronize() override;
-  absl::Status PrepareProduct(uint32_t outputs, uint32_t depth) override;
-  absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs,
-                        DeviceSpan<float> outputs) override;
+  absl::Status PrepareProduct(const DeviceMatrix& matrix) override;
+  absl::Status Multiply(const DeviceMatrix& matrix, DeviceSpan<const Bf16> inputs, DeviceSpan<float> outputs,
+                        uint32_t num_rows) override;
   absl::Status AllGather(DeviceSpan<const float> part, DeviceSpan<float> all) override;
   absl::Status Broadcast(void* data, uint64_t num_bytes) override;
   absl::Status BeginCapture() override;
