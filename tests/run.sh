@@ -161,7 +161,7 @@ configure() {
   local preset=$1
   shift
   cmake --preset "$preset" -DTANDEM_TEST_PYTHON="$repository/build/python/bin/python" -DCMAKE_UNITY_BUILD=$unity \
-    -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 "$@"
+    -DCMAKE_UNITY_BUILD_BATCH_SIZE=64 "$@"
 }
 
 # build PRESET [targets...]

@@ -66,7 +66,7 @@ class Client {
   std::unique_ptr<v1::Registry::Stub> stub_;
 };
 
-v1::ServerRegistration Verifier(const std::string& address, uint64_t number = 1) {
+v1::ServerRegistration AVerifier(const std::string& address, uint64_t number = 1) {
   v1::ServerRegistration server = testing::VerifierAt(address, address, number);
   server.mutable_verifier()->mutable_model()->set_vocabulary_fingerprint(
       LetterModel().vocabulary_fingerprint);
@@ -95,7 +95,7 @@ TEST(RegistryServiceTest, RequestsGoToWhoRegisters) {
   TestRouter router(OpenConfig());
   Client client(router);
   EXPECT_EQ(Generate(router).error_code(), grpc::StatusCode::UNAVAILABLE);
-  ASSERT_TRUE(client.Register(Verifier(stub.endpoint())).ok());
+  ASSERT_TRUE(client.Register(AVerifier(stub.endpoint())).ok());
   EXPECT_EQ(client.answer.ttl_seconds(), 60);
   EXPECT_EQ(client.answer.renew_after_seconds(), 20);
   EXPECT_EQ(router.MetricValue("tandem_router_registered_servers{kind=\"verifier\"}"), 1);
@@ -127,7 +127,7 @@ TEST(RegistryServiceTest, RequestsGoToWhoRegisters) {
   EXPECT_TRUE(Generate(router, &text).ok());
   EXPECT_EQ(text, "abc");
   EXPECT_EQ(Generate(router, nullptr, "nobody").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  ASSERT_TRUE(client.Deregister(Verifier(stub.endpoint())).ok());
+  ASSERT_TRUE(client.Deregister(AVerifier(stub.endpoint())).ok());
   EXPECT_EQ(router.MetricValue("tandem_router_registered_servers{kind=\"verifier\"}"), 0);
   EXPECT_EQ(Generate(router).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
@@ -139,9 +139,9 @@ TEST(RegistryServiceTest, OneThatIsConfiguredAsWellCountsOnce) {
   config.mutable_models(0)->add_verifiers(stub.endpoint());
   TestRouter router(config);
   Client client(router);
-  ASSERT_TRUE(client.Register(Verifier(stub.endpoint())).ok());
+  ASSERT_TRUE(client.Register(AVerifier(stub.endpoint())).ok());
   EXPECT_EQ(router.router().verifiers().size(0), 1u);
-  ASSERT_TRUE(client.Deregister(Verifier(stub.endpoint())).ok());
+  ASSERT_TRUE(client.Deregister(AVerifier(stub.endpoint())).ok());
   EXPECT_EQ(router.router().verifiers().size(0), 1u);
   EXPECT_TRUE(Generate(router).ok());
 }
@@ -150,7 +150,7 @@ TEST(RegistryServiceTest, AVerifierIsGivenNoMoreThanItHasRoomFor) {
   StubVerifier stub;
   TestRouter router(OpenConfig());
   Client client(router);
-  v1::ServerRegistration small = Verifier(stub.endpoint());
+  v1::ServerRegistration small = AVerifier(stub.endpoint());
   small.mutable_capacity()->set_max_running(1);
   small.mutable_capacity()->set_max_waiting(0);
   ASSERT_TRUE(client.Register(small).ok());
@@ -164,21 +164,21 @@ TEST(RegistryServiceTest, AVerifierIsGivenNoMoreThanItHasRoomFor) {
 TEST(RegistryServiceTest, RefusesWhatItHasNoUseFor) {
   TestRouter router(OpenConfig());
   Client client(router);
-  v1::ServerRegistration other = Verifier("v:1");
+  v1::ServerRegistration other = AVerifier("v:1");
   other.mutable_verifier()->mutable_model()->set_name("numbers");
   const absl::Status refused = client.Register(other);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("\"numbers\" is not served here"));
   EXPECT_EQ(client.Register({}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(client.Deregister({}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(client.Deregister(Verifier("v:1")).ok()) << "nobody is no error";
+  EXPECT_TRUE(client.Deregister(AVerifier("v:1")).ok()) << "nobody is no error";
 }
 
 TEST(RegistryServiceTest, ARouterThatWasNotToldToTakesNobody) {
   StubVerifier stub;
   TestRouter router(LettersConfig({stub.endpoint()}));
   Client client(router);
-  const absl::Status verifier = client.Register(Verifier(stub.endpoint()));
+  const absl::Status verifier = client.Register(AVerifier(stub.endpoint()));
   EXPECT_EQ(verifier.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(verifier.message()), HasSubstr("registration: {verifiers: true}"));
   EXPECT_EQ(client.Register(DrafterOf("m")).code(), absl::StatusCode::kFailedPrecondition);
@@ -202,7 +202,7 @@ TEST(RegistryServiceTest, AConfiguredDrafterGoesBeforeOneThatRegistered) {
   StubVerifier stub;
   TestRouter router(OpenConfig());
   Client client(router);
-  ASSERT_TRUE(client.Register(Verifier(stub.endpoint())).ok());
+  ASSERT_TRUE(client.Register(AVerifier(stub.endpoint())).ok());
   ASSERT_TRUE(client.Register(DrafterOf("code")).ok());
   v1::RouterConfig config = OpenConfig();
   v1::DrafterConfig& configured = *config.add_drafters();

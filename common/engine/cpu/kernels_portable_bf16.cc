@@ -17,7 +17,7 @@ float WithoutSubnormal(float x) {
 }
 
 // Rounds to bfloat16, the nearest, ties to even.
-float ToBf16(float x) {
+float RoundedToBf16(float x) {
   if (std::isnan(x)) return x;
   const auto bits = std::bit_cast<uint32_t>(WithoutSubnormal(x));
   return std::bit_cast<float>((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
@@ -45,7 +45,7 @@ void Prepare(const PrepareArgs& args) {
   for (uint32_t row = args.begin_row; row < args.end_row; ++row) {
     float* const to = static_cast<float*>(args.prepared) + size_t{row} * args.depth;
     for (uint32_t k = args.begin_column; k < args.end_column; ++k) {
-      to[k] = ToBf16(args.inputs[row * args.input_stride + k]);
+      to[k] = RoundedToBf16(args.inputs[row * args.input_stride + k]);
     }
   }
 }

@@ -17,7 +17,7 @@ constexpr float kSmallest = 0x1p-100f;
 constexpr float kRounder = 12582912.0f;
 
 // The greatest magnitude; a NaN is greater than all numbers.
-float Greatest(const float* weights) {
+float GreatestWeight(const float* weights) {
   uint32_t greatest = 0;
   for (uint32_t k = 0; k < kInputGroup; ++k) {
     greatest = std::max(greatest, std::bit_cast<uint32_t>(weights[k]) & 0x7fffffffu);
@@ -78,7 +78,7 @@ bool HasIntegers(float greatest) {
 
 QuantizedGroup QuantizeInt8(const float* weights) {
   constexpr float kLimit = 127.0f;
-  const float greatest = Greatest(weights);
+  const float greatest = GreatestWeight(weights);
   if (!HasIntegers(greatest)) return WithoutIntegers(greatest);
   return Quantize(weights, RoundUp(greatest / kLimit), kLimit);
 }
@@ -86,7 +86,7 @@ QuantizedGroup QuantizeInt8(const float* weights) {
 QuantizedGroup QuantizeInt4(const float* weights) {
   constexpr float kLimit = 7.0f;
   constexpr int kSteps = 16;
-  const float greatest = Greatest(weights);
+  const float greatest = GreatestWeight(weights);
   if (!HasIntegers(greatest)) return WithoutIntegers(greatest);
   const float widest = RoundUp(greatest / kLimit);
   float best_scale = widest;
