@@ -28,6 +28,11 @@ if(TANDEM_SANITIZE)
   target_link_options(tandem_options INTERFACE -fsanitize=${tandem_sanitizers})
 endif()
 
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # In KiB. A unity build's sources fill a gigabyte, and looking for garbage in it takes g++ a tenth of its time.
+  target_compile_options(tandem_options INTERFACE "SHELL:--param ggc-min-heapsize=4000000")
+endif()
+
 set(tandem_symbolizer "")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # Sources have options of g++ for single warnings.
