@@ -1,6 +1,7 @@
-# Shortens a sanitized build from nothing. Code between gRPC and what computes takes longer to optimise than it runs, and
-# without optimisation the sanitizers see more of the source. Ends the root's CMakeLists.txt, since it asks what targets
-# are linked with. Tests are not optimised either (targets.cmake).
+# Shortens a build from nothing. Code between gRPC and what computes takes longer to optimise than it runs: of tests that
+# are linked with gRPC the own code is not optimised, and under sanitizers, which then see more of the source, neither is
+# anything else that is linked with gRPC. Ends the root's CMakeLists.txt, since it asks what targets are linked with. Under
+# sanitizers, no test is optimised (targets.cmake).
 
 # tandem_links_grpc(TARGET RESULT): whether TARGET is linked with gRPC, directly or through another target of ours.
 function(tandem_links_grpc target result)
@@ -37,6 +38,13 @@ endfunction()
 
 function(tandem_shorten_compilation)
   if(NOT TANDEM_SANITIZE)
+    get_property(waiting_tests GLOBAL PROPERTY tandem_waiting_tests)
+    foreach(target IN LISTS waiting_tests)
+      tandem_links_grpc(${target} links_grpc)
+      if(links_grpc)
+        target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
+      endif()
+    endforeach()
     return()
   endif()
   # Generated from protocols, without sanitizers: the compiler cache has these objects for all sanitized presets.

@@ -20,11 +20,12 @@ function(tandem_binary)
   set_property(GLOBAL APPEND PROPERTY tandem_targets ${ARG_NAME})
 endfunction()
 
-# tandem_test(NAME base_test SOURCES a_test.cc b_test.cc DEPS targets... [LABELS unit] [TIMEOUT seconds])
+# tandem_test(NAME base_test SOURCES a_test.cc b_test.cc DEPS targets... [LABELS unit] [TIMEOUT seconds] [COMPUTES])
+# COMPUTES: most of the test's time goes to its own code, also if it is linked with gRPC (compile_time.cmake).
 # Labels: unit (default), integration, gpu, slow.
 # Tests find their data under TANDEM_SOURCE_DIR and the demo models under deploy/demo-models.
 function(tandem_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTES" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT TANDEM_TESTS)
     return()
   endif()
@@ -47,6 +48,9 @@ function(tandem_test)
     target_compile_options(tandem_${ARG_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   endif()
   target_link_libraries(tandem_${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main tandem_options)
+  if(NOT ARG_COMPUTES)
+    set_property(GLOBAL APPEND PROPERTY tandem_waiting_tests tandem_${ARG_NAME})
+  endif()
   add_test(NAME ${ARG_NAME} COMMAND tandem_${ARG_NAME})
   # Most of these compute, while scripts mostly wait for the processes that they start: ctest --parallel with twice as
   # many as there are cores (tests/run.sh) keeps the cores busy with one of these each, or two scripts in its place.
