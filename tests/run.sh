@@ -99,7 +99,7 @@ fi
 
 summary=()
 failed=false
-ahead=()  # Builds in the background.
+ahead=()  # Processes in the background.
 
 print_summary() {
   local status=$?
@@ -125,6 +125,12 @@ stage() {
     failed=true
     $go_on || exit 1
   fi
+}
+
+# finished PROCESS LOG: waits for a process in the background, and prints its log if it failed.
+finished() {
+  local process=$1 log=$2
+  wait "$process" || { cat "$log" && return 1; }
 }
 
 # python_environment FOLDER REQUIREMENTS: a virtual environment for Python tests, rebuilt when its requirements change.
@@ -203,9 +209,14 @@ test_targets() {
 # only the smallest demo model and one model with random weights run.
 emulated() {
   local bin=build/aarch64/bin
-  local qemu=(qemu-aarch64-static -cpu max)
-  TANDEM_EXPECTED_KERNELS=neon-i8mm "${qemu[@]}" "$bin/tandem_common_engine_cpu_test" --gtest_filter='-*target_15m:*code_1m:*math_1m:*general_4m' || return 1
-  "${qemu[@]}" "$bin/tandem_row_invariance_test" --gtest_filter='*HoldsForEveryThreadCountAndInstructionSet/Llama*' || return 1
+  local qemu=(qemu-aarch64-static -cpu max) invariance result=0
+  "${qemu[@]}" "$bin/tandem_row_invariance_test" --gtest_filter='*HoldsForEveryThreadCountAndInstructionSet/Llama*' \
+    >build/aarch64-invariance.log 2>&1 &
+  invariance=$!
+  TANDEM_EXPECTED_KERNELS=neon-i8mm "${qemu[@]}" "$bin/tandem_common_engine_cpu_test" --gtest_filter='-*target_15m:*code_1m:*math_1m:*general_4m' || result=1
+  wait "$invariance" || result=1
+  cat build/aarch64-invariance.log
+  return $result
 }
 
 # Tests of the sanitizer stages. Scripts have nothing to sanitize, and ThreadSanitizer does not understand the fibers of the
@@ -292,10 +303,15 @@ fi
 selection=()
 if $quick; then selection+=(-LE 'slow|integration'); fi
 
+mkdir -p build
 stage "packages" deploy/install.sh "${needs[@]}"
-stage "python environment" python_environment build/python tests/requirements.txt
+# Beside the build: it mostly waits for the network.
+python_environment build/python tests/requirements.txt >build/python.log 2>&1 &
+ahead+=("$!")
 stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
 stage "$preset: build" build "$preset"
+stage "python environment" finished "${ahead[0]}" build/python.log
+ahead=()
 if $sanitizers; then
   prepare_ahead asan "${asan_selection[@]}"
   prepare_ahead tsan "${tsan_selection[@]}"
