@@ -194,12 +194,13 @@ struct AttendKernel {
     for (uint32_t begin = SplitBegin(item.split); begin < end; begin += kAttendChunk) {
       const Chunk chunk = {begin, Least(end, begin + kAttendChunk), Most(begin, item.shared_end)};
       FindVectors(block, shared, item, chunk);
-      block.Sync();  // Also: queries are there, and the last chunk's weights have been read.
+      block.Sync();  // Also: queries are there.
       Score(block, shared, item, chunk);
       block.Sync();
       Weigh(block, shared, item, chunk);
       block.Sync();
       AddValues(block, shared, item, chunk, sums);
+      block.Sync();  // The next chunk, or item, writes to shared memory.
     }
     for (uint32_t query = block.thread(); query < item.num_queries(); query += block.num_threads()) {
       const uint64_t to = PartOf(item, query);
@@ -207,7 +208,7 @@ struct AttendKernel {
       parts.data[to + 1] = shared.totals[query];
     }
     StoreSums(block, item, sums);
-    block.Sync();  // The next item writes to shared memory.
+    block.Sync();  // The next item starts from other totals.
   }
 
   TANDEM_DEVICE uint64_t PartOf(const Item& item, uint32_t query) const {
