@@ -16,7 +16,7 @@ inline std::unique_ptr<DeviceOps> TestGpu(const HostOps::Options& emulation) {
   if (name == nullptr) return std::make_unique<HostOps>(emulation);
   const auto device = ParseDeviceSpec(name);
   EXPECT_TRUE(device.ok() && device->is_cuda) << "TANDEM_TEST_GPU=" << name << ": expected cuda:N";
-  if (!device.ok()) return nullptr;
+  if (!device.ok() || !device->is_cuda) return nullptr;
   auto opened = OpenCudaDevice({.index = device->index});
   EXPECT_TRUE(opened.ok()) << opened.status();
   return opened.ok() ? *std::move(opened) : nullptr;

@@ -46,10 +46,21 @@ absl::StatusOr<std::vector<CudaDevice>> ListCudaDevices() {
   return devices;
 }
 
+namespace {
+
+// A lack of memory is answered by whoever allocates. CUDA also keeps it as its last error, which the next
+// launch would return as its own.
+absl::Status AllocationStatus(cudaError_t error, absl::string_view what) {
+  if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
+  return CudaStatus(error, what);
+}
+
+}  // namespace
+
 absl::StatusOr<CudaBuffer> CudaBuffer::Allocate(size_t bytes) {
   void* data = nullptr;
-  TANDEM_RETURN_IF_ERROR(
-      CudaStatus(cudaMalloc(&data, bytes), absl::StrCat("allocating ", bytes, " bytes of device memory")));
+  TANDEM_RETURN_IF_ERROR(AllocationStatus(cudaMalloc(&data, bytes),
+                                          absl::StrCat("allocating ", bytes, " bytes of device memory")));
   return CudaBuffer(data, bytes);
 }
 
@@ -137,8 +148,8 @@ absl::Status CudaGraph::Launch(const CudaStream& stream) const {
 
 absl::StatusOr<CudaHostBuffer> CudaHostBuffer::Allocate(size_t bytes) {
   CudaHostBuffer buffer;
-  TANDEM_RETURN_IF_ERROR(CudaStatus(cudaMallocHost(&buffer.data_, bytes),
-                                    absl::StrCat("allocating ", bytes, " bytes of pinned memory")));
+  TANDEM_RETURN_IF_ERROR(AllocationStatus(cudaMallocHost(&buffer.data_, bytes),
+                                          absl::StrCat("allocating ", bytes, " bytes of pinned memory")));
   return buffer;
 }
 

@@ -16,6 +16,7 @@
 #include "common/engine/cpu/testing/random_model.h"
 #include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "common/engine/cuda/create_cuda_engine.h"
+#include "common/engine/cuda/launch_shape.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/engine_probe.h"
 #include "common/engine/cuda/testing/host_ops.h"
@@ -285,6 +286,50 @@ TEST_P(GpuEngineWeights, FeaturesAndHeadsDoNotDependOnTheirCompany) {
       if (HasFailure()) return;
     }
   }
+}
+
+// A down projection whose sums are computed in four parts, for one row and for many.
+TEST(GpuEngineTest, LongSumsDoNotDependOnTheNumberOfRows) {
+  TANDEM_NEEDS_GPU();
+  ModelConfig config = SomeModel()->config();
+  config.num_layers = 1;
+  config.intermediate_size = 16384;
+  const auto model = MakeRandomModel({.config = config, .dtype = TensorView::DType::kBF16});
+  ASSERT_NE(model, nullptr);
+  const TokenIds tokens = SomeTokens(600, 4099);
+  const auto plain = OpenOnGpu(*model, {.num_blocks = 40, .max_rows = 1, .use_graphs = false});
+  const auto engine = OpenOnGpu(*model, {.num_blocks = 40, .max_rows = 600});
+  auto emulated = CudaEngine::Create(*model, {.num_blocks = 4, .max_rows = 64},
+                                     std::make_unique<HostOps>(HostOps::Options{}));
+  ASSERT_TRUE(plain != nullptr && engine != nullptr && emulated.ok());
+  const auto expected = ComputeAll(plain.get(), tokens, 1);
+  for (const uint32_t chunk : {600u, 512u, 300u, 128u, 64u}) {
+    const auto got = ComputeAll(engine.get(), tokens, chunk);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      ASSERT_TRUE(SameBits(got[i], expected[i])) << chunk << ", " << i;
+  }
+  const auto close = ComputeAll(emulated->get(), TokenIds(tokens.begin(), tokens.begin() + 8), 8);
+  for (size_t i = 0; i < close.size(); ++i) {
+    for (size_t j = 0; j < close[i].size(); ++j) {
+      ASSERT_NEAR(close[i][j], expected[i][j], 0.05 * (1 + std::abs(close[i][j]))) << i << ", " << j;
+    }
+  }
+}
+
+// A lack of memory concerns the allocation that meets it, and no launch after it.
+TEST(GpuEngineTest, LaunchesAfterALackOfMemory) {
+  TANDEM_NEEDS_GPU();
+  auto opened = OpenCudaDevice({});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  DeviceOps& ops = **opened;
+  EXPECT_EQ(ops.AllocateBlock(uint64_t{1} << 46, "test").status().code(),
+            absl::StatusCode::kResourceExhausted);
+  const auto numbers = ops.Allocate<float>(8, "test");
+  ASSERT_TRUE(numbers.ok());
+  const AddPartsKernel add = {
+      .parts = numbers->Part(0, 4), .outputs = numbers->Part(4, 4), .num_parts = 1, .size = 4};
+  EXPECT_TRUE(ops.Launch(add, AddPartsShape(4)).ok());
+  EXPECT_TRUE(ops.Synchronize().ok());
 }
 
 // Law 2: the same token as on the processor, always, for vocabularies of any size.

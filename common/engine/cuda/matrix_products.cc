@@ -29,7 +29,8 @@ absl::Status LtStatus(cublasStatus_t status, absl::string_view what) {
                                               : absl::InternalError(message);
 }
 
-// With few outputs, no sum is longer than kLongestSum inputs.
+// With few outputs, sums are halved until none is longer than kLongestSum inputs, or there are enough of
+// them.
 uint32_t NumParts(uint32_t outputs, uint32_t depth) {
   constexpr uint64_t kFewOutputs = 12288;
   constexpr uint32_t kLongestSum = 4096;
@@ -68,10 +69,10 @@ MatrixProducts::Plan::~Plan() {
 // cuBLASLt counts in columns: a matrix [outputs, depth] in rows is [depth, outputs] in columns, and the
 // product is outputs^T = weights * inputs^T.
 absl::Status MatrixProducts::Describe(const DeviceMatrix& matrix, uint32_t num_parts, uint32_t num_rows,
-                                      uint32_t num_tiles, Layouts* layouts) {
+                                      Layouts* layouts) {
   const uint32_t depth = matrix.depth;
   const uint32_t part_depth = depth / num_parts;
-  const auto count = static_cast<int32_t>(num_parts * num_tiles);
+  const auto count = static_cast<int32_t>(num_parts);
   const auto describe = [count](cublasLtMatrixLayout_t* layout, cudaDataType_t type, uint32_t rows,
                                 uint32_t columns, uint32_t distance, uint64_t next) {
     cublasStatus_t status = cublasLtMatrixLayoutCreate(layout, type, rows, columns, distance);
@@ -86,11 +87,10 @@ absl::Status MatrixProducts::Describe(const DeviceMatrix& matrix, uint32_t num_p
     }
     return LtStatus(status, "describing a matrix product");
   };
-  // The next of a batch is the next part of the same rows, or the next tile of rows.
-  TANDEM_RETURN_IF_ERROR(describe(&layouts->weights, CUDA_R_16BF, part_depth, matrix.outputs, depth,
-                                  num_parts > 1 ? part_depth : 0));
-  TANDEM_RETURN_IF_ERROR(describe(&layouts->inputs, CUDA_R_16BF, part_depth, num_rows, depth,
-                                  num_parts > 1 ? part_depth : uint64_t{num_rows} * depth));
+  // A batch has the parts, side by side.
+  TANDEM_RETURN_IF_ERROR(
+      describe(&layouts->weights, CUDA_R_16BF, part_depth, matrix.outputs, depth, part_depth));
+  TANDEM_RETURN_IF_ERROR(describe(&layouts->inputs, CUDA_R_16BF, part_depth, num_rows, depth, part_depth));
   return describe(&layouts->outputs, CUDA_R_32F, matrix.outputs, num_rows, matrix.outputs,
                   uint64_t{num_rows} * matrix.outputs);
 }
@@ -152,7 +152,7 @@ absl::Status MatrixProducts::Prepare(const DeviceMatrix& matrix, const CudaStrea
                                                                  &transposed, sizeof(transposed)),
                                   what));
   plan->num_parts = NumParts(matrix.outputs, matrix.depth);
-  TANDEM_RETURN_IF_ERROR(Describe(matrix, plan->num_parts, kRowTile, 1, &plan->tile.layouts));
+  TANDEM_RETURN_IF_ERROR(Describe(matrix, plan->num_parts, kRowTile, &plan->tile.layouts));
   const absl::Status chosen = Choose(plan->operation, &plan->tile);
   if (absl::IsUnimplemented(chosen)) {
     return absl::UnimplementedError(absl::StrCat("cuBLASLt, for a matrix of ", matrix.outputs,
@@ -177,7 +177,7 @@ absl::Status MatrixProducts::CompareWider(const DeviceMatrix& matrix, const Cuda
       pool_->AllocateBlock(2 * num_outputs * sizeof(float) + num_inputs * sizeof(Bf16), "matrix products");
   if (absl::IsResourceExhausted(room.status())) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(room.status());
-  const absl::Cleanup free = [this, &room] { pool_->FreeBlock(*room); };
+  const absl::Cleanup give_back = [this, &room] { pool_->FreeBlock(*room); };
   auto* const by_tiles = static_cast<float*>(*room);
   float* const by_one = by_tiles + num_outputs;
   auto* const from = reinterpret_cast<Bf16*>(by_one + num_outputs);
@@ -208,7 +208,7 @@ absl::Status MatrixProducts::CompareWider(const DeviceMatrix& matrix, const Cuda
   for (uint32_t num_rows = kWidest; num_rows > kRowTile; num_rows /= 2) {
     auto product = std::make_unique<Product>();
     product->num_rows = num_rows;
-    TANDEM_RETURN_IF_ERROR(Describe(matrix, plan->num_parts, num_rows, 1, &product->layouts));
+    TANDEM_RETURN_IF_ERROR(Describe(matrix, plan->num_parts, num_rows, &product->layouts));
     const absl::Status chosen = Choose(plan->operation, product.get());
     if (absl::IsUnimplemented(chosen)) continue;
     TANDEM_RETURN_IF_ERROR(chosen);
@@ -224,9 +224,9 @@ absl::Status MatrixProducts::CompareWider(const DeviceMatrix& matrix, const Cuda
   return absl::OkStatus();
 }
 
-absl::Status MatrixProducts::Call(const Plan& plan, const Product& product, const Layouts& layouts,
-                                  const DeviceMatrix& matrix, const Bf16* inputs, float* outputs,
-                                  const CudaStream& stream) {
+absl::Status MatrixProducts::Call(const Plan& plan, const Product& product, const DeviceMatrix& matrix,
+                                  const Bf16* inputs, float* outputs, const CudaStream& stream) {
+  const Layouts& layouts = product.layouts;
   const float one = 1.0f;
   const float zero = 0.0f;
   return LtStatus(cublasLtMatmul(handle_, plan.operation, &one, matrix.data.data, layouts.weights, inputs,
@@ -239,9 +239,9 @@ absl::Status MatrixProducts::Compute(const Plan& plan, const Product& product, c
                                      const Bf16* inputs, DeviceSpan<float> outputs,
                                      const CudaStream& stream) {
   if (plan.num_parts == 1) {
-    return Call(plan, product, product.layouts, matrix, inputs, outputs.data, stream);
+    return Call(plan, product, matrix, inputs, outputs.data, stream);
   }
-  TANDEM_RETURN_IF_ERROR(Call(plan, product, product.layouts, matrix, inputs, parts_.data, stream));
+  TANDEM_RETURN_IF_ERROR(Call(plan, product, matrix, inputs, parts_.data, stream));
   const AddPartsKernel add = {.parts = parts_.Part(0, plan.num_parts * outputs.size),
                               .outputs = outputs,
                               .num_parts = plan.num_parts,
@@ -268,14 +268,6 @@ absl::Status MatrixProducts::Multiply(const DeviceMatrix& matrix, DeviceSpan<con
   };
   for (const std::unique_ptr<Product>& product : plan.wider) {
     while (row + product->num_rows <= num_rows) TANDEM_RETURN_IF_ERROR(compute(*product));
-  }
-  const auto num_tiles = static_cast<uint32_t>((num_rows - row) / kRowTile);
-  if (num_tiles > 1 && plan.num_parts == 1) {
-    // A batch of equal products: the weights that one tile reads, the others find in the cache.
-    Layouts tiles;
-    TANDEM_RETURN_IF_ERROR(Describe(matrix, 1, kRowTile, num_tiles, &tiles));
-    return Call(plan, plan.tile, tiles, matrix, inputs.data + row * matrix.depth,
-                outputs.data + row * matrix.outputs, stream);
   }
   while (row < num_rows) TANDEM_RETURN_IF_ERROR(compute(plan.tile));
   return absl::OkStatus();

@@ -68,14 +68,13 @@ class MatrixProducts {
   };
 
   explicit MatrixProducts(CudaPool* pool) : pool_(pool) {}
-  // `num_tiles` products side by side; 1 if there are parts.
   static absl::Status Describe(const DeviceMatrix& matrix, uint32_t num_parts, uint32_t num_rows,
-                               uint32_t num_tiles, Layouts* layouts);
+                               Layouts* layouts);
   absl::Status Choose(cublasLtMatmulDesc_t operation, Product* product);
   // Fills plan->wider, if there is the memory to find out.
   absl::Status CompareWider(const DeviceMatrix& matrix, const CudaStream& stream, Plan* plan);
-  absl::Status Call(const Plan& plan, const Product& product, const Layouts& layouts,
-                    const DeviceMatrix& matrix, const Bf16* inputs, float* outputs, const CudaStream& stream);
+  absl::Status Call(const Plan& plan, const Product& product, const DeviceMatrix& matrix, const Bf16* inputs,
+                    float* outputs, const CudaStream& stream);
   // One call of the product and, if it is in parts, their sum.
   absl::Status Compute(const Plan& plan, const Product& product, const DeviceMatrix& matrix,
                        const Bf16* inputs, DeviceSpan<float> outputs, const CudaStream& stream);

@@ -281,7 +281,7 @@ struct AttendKernel {
     }
   }
 
-  // The number of a slot's vector among those of the layer. It fits: CudaEngine::Create checks that.
+  // The number of a slot's vector among those of the layer. It fits: CudaEngine::Load checks that.
   TANDEM_DEVICE uint32_t VectorOf(uint32_t row, uint32_t position, uint32_t kv_head) const {
     return static_cast<uint32_t>(layout.VectorOf(step.SlotOf(row, position), kv_head));
   }

@@ -213,7 +213,7 @@ struct FoldKernel {
 
 // Copies the keys and values of slots in every layer, one copy after the other. Grid: any. Each thread owns
 // some elements and goes through all copies. `pool` holds keys and values: [2 *
-// layers][blocks][kv_heads][16][head_dim].
+// layers][blocks][kv_heads][16][KvVectorSize(head_dim)].
 struct CopyKvKernel {
   DeviceSpan<const uint32_t> copies;  // [num_copies][from, to]
   DeviceSpan<Bf16> pool;

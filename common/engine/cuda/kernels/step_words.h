@@ -56,8 +56,8 @@ struct StepWords {
 
   // The words of a work item of attention: rows that go through one split together.
   static constexpr uint32_t kItemSplit = 0;
-  static constexpr uint32_t kItemSharedEnd =
-      1;  // Up to here all rows have the first row's slots; a multiple of 16.
+  // Up to here all rows have the first row's slots: a multiple of 16, or for one row 2^32 - 1.
+  static constexpr uint32_t kItemSharedEnd = 1;
   static constexpr uint32_t kItemNumRows = 2;
   static constexpr uint32_t kItemRows = 3;  // [kMaxItemRows]
   static constexpr uint32_t kMaxItemRows = 16;
