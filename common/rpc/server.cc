@@ -63,7 +63,8 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
   const bool wanted_;
 };
 
-// Where strangers can connect, the operator has to know what gRPC itself lets them do.
+// Where strangers can connect, the operator has to know what gRPC itself lets them do. Newer versions keep
+// the connection of a header that does not end, too, but skip its bytes, which costs next to nothing.
 void WarnOfGrpc(const ServerOptions& options) {
   if (IsLoopback(options.listen_address) || BoundsHeaderLists(grpc::Version())) return;
   // Without TLS the listener finds these.
@@ -227,8 +228,7 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
       .max_total_debt_bytes = (uint64_t{options.limits.memory_mib} << 20) / UnreadOutput::kMemoryPerByte};
   for (Port* port : {&port_, &local_port_, &health_port_}) {
     if (port->listener == nullptr) continue;
-    // Newer versions of gRPC bound these too, but later: 1.83 reads a header that does not end for more than
-    // 15 seconds.
+    // With every version of gRPC: 1.83 and 1.85 skip a header that does not end, but keep its connection.
     const bool encrypted = port == &port_ && options.credentials != nullptr;
     accept.most_calls = encrypted ? 0 : options.limits.max_streams + kMoreCalls;
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
