@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/rpc/status.h"
@@ -211,13 +212,16 @@ TEST(FailoverTest, OnesKnownToBeTooSmallAreNotAsked) {
 // The text would change without a word.
 TEST(FailoverTest, OneThatComputesDifferentlyDoesNotGoOn) {
   StubVerifier verifiers[3];
-  std::atomic<int> calls{0};
-  std::string began;
-  std::string went_on;
+  absl::Mutex mutex;
+  std::vector<std::string> called;  // Guarded by the mutex.
   for (size_t i = 0; i < 3; ++i) {
     verifiers[i].SetScript([&, endpoint = verifiers[i].endpoint()](StubVerifier::Call& call) {
-      const bool first = calls++ == 0;
-      (first ? began : went_on) = endpoint;
+      bool first = false;
+      {
+        const absl::MutexLock lock(&mutex);
+        first = called.empty();
+        called.push_back(endpoint);
+      }
       if (!Say(call, first ? 6 : 100)) call.Finish(absl::UnavailableError("killed"));
     });
   }
@@ -230,14 +234,20 @@ TEST(FailoverTest, OneThatComputesDifferentlyDoesNotGoOn) {
   ASSERT_TRUE(Knows(router));
   int num_alike = 0;
   for (int i = 0; i < 32 && num_alike < 6; ++i) {
-    calls = 0;
-    went_on.clear();
+    {
+      const absl::MutexLock lock(&mutex);
+      called.clear();
+    }
     v1::GenerateRequest request = Request();
     request.set_text(absl::StrCat(i, " hello"));
     ClientCall client(router, request);
     const grpc::Status status = client.Finish();
     EXPECT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(client.text(), kOutput);
+    const absl::MutexLock lock(&mutex);
+    ASSERT_GE(called.size(), 2u);
+    const std::string& began = called.front();
+    const std::string& went_on = called.back();
     EXPECT_EQ(began == verifiers[2].endpoint(), went_on == verifiers[2].endpoint())
         << began << " began and " << went_on << " went on";
     num_alike += began != verifiers[2].endpoint() ? 1 : 0;
