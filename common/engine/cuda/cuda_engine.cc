@@ -392,6 +392,17 @@ absl::Status CudaEngine::RunCopies(uint32_t num_copies) {
   return ops_->Launch(copy, CopyKvShape(num_elements));
 }
 
+absl::StatusOr<uint64_t> CudaEngine::CountExpertsRead() {
+  Use use(this);
+  TANDEM_RETURN_IF_ERROR(use.Begin());
+  if (is_started_) return absl::FailedPreconditionError("a question while a step has not been finished");
+  if (experts_.num_read.empty()) return 0;
+  uint64_t num_read = 0;
+  TANDEM_RETURN_IF_ERROR(ops_->Download(&num_read, experts_.num_read.data, sizeof(num_read)));
+  TANDEM_RETURN_IF_ERROR(Wait());
+  return num_read;
+}
+
 absl::Status CudaEngine::Follow() {
   Use use(this);
   TANDEM_RETURN_IF_ERROR(use.Begin());

@@ -52,17 +52,6 @@ absl::Status CudaEngine::AllocateExpertScratch() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> CudaEngine::CountExpertsRead() {
-  Use use(this);
-  TANDEM_RETURN_IF_ERROR(use.Begin());
-  if (is_started_) return absl::FailedPreconditionError("a question while a step has not been finished");
-  if (experts_.num_read.empty()) return 0;
-  uint64_t num_read = 0;
-  TANDEM_RETURN_IF_ERROR(ops_->Download(&num_read, experts_.num_read.data, sizeof(num_read)));
-  TANDEM_RETURN_IF_ERROR(Wait());
-  return num_read;
-}
-
 absl::Status CudaEngine::ComputeExperts(uint32_t layer, const Bucket& bucket) {
   const DeviceWeights::Layer& weights = weights_.layers[layer];
   const DeviceWeights::Experts& experts = weights.experts;
