@@ -83,8 +83,10 @@ TEST_P(FamilySpeculation, OutputsOfAGpuAreThoseWithoutIt) {
   ASSERT_NE(model, nullptr);
   const BlockDescription& block = model->config().block;
   if (!OnlyOnProcessors(block).empty()) GTEST_SKIP() << "refused: docs/reference/models.md";
-  ExpectSameWithDrafts({*model, OnGpu(*model), OnCpu(model, WeightType::kInt8)}, Requests(model->config()),
-                       /*least_accepted=*/3);
+  auto engine = OnGpu(*model);
+  ASSERT_NE(engine, nullptr);
+  ExpectSameWithDrafts({*model, std::move(engine), OnCpu(model, WeightType::kInt8)},
+                       Requests(model->config()), /*least_accepted=*/3);
 }
 
 // Each with its own adapter or none, in each other's company; the draft model has none.

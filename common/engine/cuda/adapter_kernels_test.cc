@@ -11,15 +11,11 @@
 #include "common/engine/cuda/launch_shape.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/host_block.h"
+#include "common/engine/cuda/testing/spans.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
-
-template <typename T>
-DeviceSpan<T> All(std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
 
 // Two parts that share what they multiply, then one of its own behind them, with outputs between that have
 // none.
@@ -35,13 +31,13 @@ TEST(AdapterKernelsTest, AddToTheirRowsAloneWhatDoublePrecisionDoes) {
   std::vector<float> a = normals(36 * kDepth), first = normals(33 * 20), second = normals(33 * 10);
   std::vector<float> third = normals(3 * 200);
   AdapterInput input;
-  input.a = All(a);
+  input.a = SpanOf(a);
   input.num_reduced = 36;
   input.num_parts = 3;
   const auto part = [](std::vector<float>& b, float scale, uint32_t first_reduced, uint32_t num_reduced,
                        uint32_t first_output) {
     AdapterPart made;
-    made.b = All(b);
+    made.b = SpanOf(b);
     made.scale = scale;
     made.first_reduced = first_reduced;
     made.num_reduced = num_reduced;
@@ -55,7 +51,7 @@ TEST(AdapterKernelsTest, AddToTheirRowsAloneWhatDoublePrecisionDoes) {
   // Of three layers' inputs the second is this one; another adapter does nothing.
   std::vector<AdapterInput> full = {{}, input, {}};
   std::vector<AdapterInput> empty(3);
-  std::vector<DeviceSpan<const AdapterInput>> adapters = {All(empty), All(full)};
+  std::vector<DeviceSpan<const AdapterInput>> adapters = {SpanOf(empty), SpanOf(full)};
   const std::vector<BlockId> blocks = {0};
   const AdapterPlaces places = {{7, 0}, {9, 1}};
   const AdapterId named[kRows] = {kNoAdapter, 9, 7, kNoAdapter, 9};
@@ -71,10 +67,10 @@ TEST(AdapterKernelsTest, AddToTheirRowsAloneWhatDoublePrecisionDoes) {
   std::vector<float> reduced(8 * kWidth, std::numeric_limits<float>::quiet_NaN());
   const std::vector<float> products = normals(8 * kSize);
   std::vector<float> outputs = products;
-  const AdapterTable table = {{{words.data(), words.size()}, kRows}, All(adapters), 1};
+  const AdapterTable table = {{{words.data(), words.size()}, kRows}, SpanOf(adapters), 1};
   HostGrid grid(5);
-  grid.Launch(ReduceKernel{table, All(inputs), All(reduced), kDepth, kWidth}, ReduceShape(8));
-  grid.Launch(AddAdapterKernel{table, All(reduced), All(outputs), kWidth, kSize}, GateShape(8, kSize));
+  grid.Launch(ReduceKernel{table, SpanOf(inputs), SpanOf(reduced), kDepth, kWidth}, ReduceShape(8));
+  grid.Launch(AddAdapterKernel{table, SpanOf(reduced), SpanOf(outputs), kWidth, kSize}, GateShape(8, kSize));
   for (uint32_t row = 0; row < 8; ++row) {
     if (row >= kRows || named[row] != 9) {
       EXPECT_EQ(std::memcmp(&outputs[row * kSize], &products[row * kSize], kSize * sizeof(float)), 0) << row;

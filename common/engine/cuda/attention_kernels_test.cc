@@ -10,19 +10,11 @@
 #include "common/engine/cuda/launch_shape.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/host_block.h"
+#include "common/engine/cuda/testing/spans.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
-
-template <typename T>
-DeviceSpan<T> WriteSpan(std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
-template <typename T>
-DeviceSpan<const T> ReadSpan(const std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
 
 struct AttentionCase {
   uint32_t num_heads;
@@ -74,11 +66,11 @@ class AttentionKernelsTest : public testing::TestWithParam<AttentionCase> {
     std::vector<float> parts(size_t{kAttendRows} * shape.num_heads * max_splits * (shape.head_dim + 2), NAN);
     std::vector<Bf16> attended(rows.size() * shape.num_heads * shape.head_dim);
     Kernel attend;
-    attend.step = {ReadSpan(words), num_rows};
-    attend.projected = ReadSpan(projected);
-    attend.keys = ReadSpan(keys_);
-    attend.values = ReadSpan(values_);
-    attend.parts = {WriteSpan(parts), shape.num_heads, max_splits, shape.head_dim};
+    attend.step = {ConstSpanOf(words), num_rows};
+    attend.projected = ConstSpanOf(projected);
+    attend.keys = ConstSpanOf(keys_);
+    attend.values = ConstSpanOf(values_);
+    attend.parts = {SpanOf(parts), shape.num_heads, max_splits, shape.head_dim};
     attend.layout = layout_;
     const uint32_t num_parts = (heads_per_kv + kMaxQueriesPerItem - 1) / kMaxQueriesPerItem;
     attend.heads = {.num_heads = shape.num_heads,
@@ -91,7 +83,7 @@ class AttentionKernelsTest : public testing::TestWithParam<AttentionCase> {
     for (uint32_t first = 0; first < num_rows; first += kAttendRows) {
       attend.first_row = first;
       grid_.Launch(attend, AttendShape(3, shape.num_kv_heads * num_parts, shape.head_dim));
-      grid_.Launch(FoldKernel{attend.step, attend.parts, WriteSpan(attended), first, ReadSpan(sinks_)},
+      grid_.Launch(FoldKernel{attend.step, attend.parts, SpanOf(attended), first, ConstSpanOf(sinks_)},
                    FoldShape(std::min(num_rows - first, kAttendRows), shape.num_heads, shape.head_dim));
     }
     return attended;

@@ -18,20 +18,12 @@
 #include "common/engine/cuda/packed_tiles.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/host_block.h"
+#include "common/engine/cuda/testing/spans.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
-
-template <typename T>
-DeviceSpan<T> Whole(std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
-template <typename T>
-DeviceSpan<const T> Whole(const std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
 
 // What a row takes.
 struct Choices {
@@ -56,7 +48,7 @@ class ExpertKernelsTest : public testing::Test {
       rows.push_back({.context = {.blocks = kBlocks, .num_committed = i + 1}});
     }
     WriteStepWords(rows, {.max_rows = num_rows}, words);
-    return {Whole(std::as_const(*words)), num_rows};
+    return {SpanOf(std::as_const(*words)), num_rows};
   }
 
   Choices Choose(const std::vector<float>& routed, const ExpertSizes& sizes, uint32_t num_routed,
@@ -67,8 +59,8 @@ class ExpertKernelsTest : public testing::Test {
     // A bucket has rows beyond the step's.
     std::vector<uint32_t> experts((num_rows + 1) * sizes.num_chosen, 77);
     std::vector<float> weights(experts.size(), 77.0f);
-    grid_.Launch(ChooseExpertsKernel{step, Whole(routed), Whole(experts), Whole(weights), sizes.num_experts,
-                                     num_routed, sizes.num_chosen, over_chosen},
+    grid_.Launch(ChooseExpertsKernel{step, SpanOf(routed), SpanOf(experts), SpanOf(weights),
+                                     sizes.num_experts, num_routed, sizes.num_chosen, over_chosen},
                  ChooseExpertsShape(num_rows + 1, sizes));
     EXPECT_EQ(experts.back(), 77u);
     experts.resize(num_rows * sizes.num_chosen);
@@ -102,7 +94,7 @@ class ExpertKernelsTest : public testing::Test {
   // What a plan owns.
   struct PlanMemory {
     std::vector<uint32_t> items, choices, rows;
-    ExpertPlan plan() { return {Whole(items), Whole(choices), Whole(rows)}; }
+    ExpertPlan plan() { return {SpanOf(items), SpanOf(choices), SpanOf(rows)}; }
   };
   PlanMemory Group(const std::vector<uint32_t>& experts, const ExpertSizes& sizes, uint32_t bucket) {
     const auto num_rows = static_cast<uint32_t>(experts.size() / sizes.num_chosen);
@@ -112,9 +104,9 @@ class ExpertKernelsTest : public testing::Test {
                          std::vector<uint32_t>(uint64_t{bucket} * sizes.num_chosen, 99999),
                          std::vector<uint32_t>(uint64_t{bucket} * sizes.num_chosen, 99999)};
     grid_.Launch(GroupExpertsKernel{.step = step,
-                                    .experts = Whole(experts),
+                                    .experts = SpanOf(experts),
                                     .plan = memory.plan(),
-                                    .num_read = Whole(num_read_),
+                                    .num_read = SpanOf(num_read_),
                                     .is_first = std::exchange(is_first_, false),
                                     .num_experts = sizes.num_experts,
                                     .num_chosen = sizes.num_chosen,
@@ -153,7 +145,7 @@ TEST_F(ExpertKernelsTest, RoutesInFloat32AndEachRowByItself) {
       const StepWords step = StepOf(count, &words);
       std::vector<float> routed(count * outputs, 77.0f);
       grid_.Launch(
-          RouteKernel{step, Whole(of_rows), Whole(weights), Whole(bias), Whole(routed), hidden, outputs},
+          RouteKernel{step, SpanOf(of_rows), SpanOf(weights), SpanOf(bias), SpanOf(routed), hidden, outputs},
           RouteShape(BucketOf(count), outputs));
       return routed;
     };
@@ -262,7 +254,7 @@ struct StackedExperts {
   std::vector<Bf16> scales;
   std::vector<float> output_scales;
 
-  PackedWeights packed() const { return {Whole(words), Whole(scales), Whole(output_scales)}; }
+  PackedWeights packed() const { return {SpanOf(words), SpanOf(scales), SpanOf(output_scales)}; }
 };
 
 StackedExperts Stacked(DeviceFormat format, std::vector<float> weights, uint32_t num_experts,
@@ -306,22 +298,22 @@ class ExpertProducts : public ExpertKernelsTest, public testing::WithParamInterf
     const uint64_t groups = uint64_t{num_inputs} * NumInputGroups(depth);
     std::vector<uint32_t> words(groups * RoundedInputs::kGroupWords);
     std::vector<float> scales(groups);
-    const RoundedInputs rounded = {Whole(words), Whole(scales)};
-    grid_.Launch(RoundInputsKernel{Whole(inputs), rounded, depth}, RoundInputsShape(num_inputs, depth));
+    const RoundedInputs rounded = {SpanOf(words), SpanOf(scales)};
+    grid_.Launch(RoundInputsKernel{SpanOf(inputs), rounded, depth}, RoundInputsShape(num_inputs, depth));
     switch (GetParam()) {
       case DeviceFormat::kBf16:
         grid_.Launch(
-            MultiplyBf16ExpertsKernel{Whole(stack.rounded), Whole(inputs), Whole(products), grid, rows},
+            MultiplyBf16ExpertsKernel{SpanOf(stack.rounded), SpanOf(inputs), SpanOf(products), grid, rows},
             shape);
         break;
       case DeviceFormat::kInt8:
-        grid_.Launch(MultiplyInt8ExpertsKernel{stack.packed(), rounded, Whole(products), grid, rows}, shape);
+        grid_.Launch(MultiplyInt8ExpertsKernel{stack.packed(), rounded, SpanOf(products), grid, rows}, shape);
         break;
       case DeviceFormat::kInt4:
-        grid_.Launch(MultiplyInt4ExpertsKernel{stack.packed(), rounded, Whole(products), grid, rows}, shape);
+        grid_.Launch(MultiplyInt4ExpertsKernel{stack.packed(), rounded, SpanOf(products), grid, rows}, shape);
         break;
       case DeviceFormat::kFp8:
-        grid_.Launch(MultiplyFp8ExpertsKernel{stack.packed(), Whole(inputs), Whole(products), grid, rows},
+        grid_.Launch(MultiplyFp8ExpertsKernel{stack.packed(), SpanOf(inputs), SpanOf(products), grid, rows},
                      shape);
         break;
     }
@@ -413,23 +405,23 @@ TEST_F(ExpertKernelsTest, IntegersHaveTheBitsOfDenseProducts) {
   for (Bf16& input : inputs) input = ToBf16(Normal());
   std::vector<uint32_t> words(8 * NumInputGroups(kDepth) * RoundedInputs::kGroupWords);
   std::vector<float> scales(8 * NumInputGroups(kDepth));
-  const RoundedInputs rounded = {Whole(words), Whole(scales)};
-  grid_.Launch(RoundInputsKernel{Whole(inputs), rounded, kDepth}, RoundInputsShape(8, kDepth));
+  const RoundedInputs rounded = {SpanOf(words), SpanOf(scales)};
+  grid_.Launch(RoundInputsKernel{SpanOf(inputs), rounded, kDepth}, RoundInputsShape(8, kDepth));
   const std::vector<uint32_t> experts = {2, 0, 2, 1, 1, 2, 0, 0};
   PlanMemory memory = Group(experts, sizes, 8);
   std::vector<float> got(8 * kOutputs);
   const ProductGrid grid = {kOutputs, kDepth, RowsPerItem(8, sizes)};
-  grid_.Launch(MultiplyInt4ExpertsKernel{stack.packed(), rounded, Whole(got), grid, {memory.plan(), true}},
+  grid_.Launch(MultiplyInt4ExpertsKernel{stack.packed(), rounded, SpanOf(got), grid, {memory.plan(), true}},
                MultiplyExpertsShape(grid, MostItems(8, sizes)));
   const uint64_t groups = uint64_t{NumPackedTiles(kOutputs)} * NumInputGroups(kDepth);
   for (uint32_t expert = 0; expert < kExperts; ++expert) {
     const PackedWeights own = {
-        Whole(stack.words).Part(expert * groups * kInt4GroupWords, groups * kInt4GroupWords),
-        Whole(stack.scales).Part(expert * groups * kPackedOutputs, groups * kPackedOutputs),
+        SpanOf(stack.words).Part(expert * groups * kInt4GroupWords, groups * kInt4GroupWords),
+        SpanOf(stack.scales).Part(expert * groups * kPackedOutputs, groups * kPackedOutputs),
         {}};
     std::vector<float> dense(8 * kOutputs);
     const ProductGrid dense_grid = {kOutputs, kDepth, 8};
-    grid_.Launch(MultiplyInt4Kernel{own, rounded, Whole(dense), dense_grid}, MultiplyShape(dense_grid));
+    grid_.Launch(MultiplyInt4Kernel{own, rounded, SpanOf(dense), dense_grid}, MultiplyShape(dense_grid));
     for (uint32_t row = 0; row < 8; ++row) {
       if (experts[row] != expert) continue;
       ASSERT_EQ(std::memcmp(&got[row * kOutputs], &dense[row * kOutputs], kOutputs * sizeof(float)), 0);
@@ -450,15 +442,15 @@ TEST_F(ExpertKernelsTest, SumsInTheOrderOfExpertsThenTheSharedOne) {
     std::vector<float> sums = shared;
     SumExpertsKernel sum;
     sum.step = step;
-    sum.outputs = Whole(outputs);
-    sum.experts = Whole(experts);
-    sum.weights = Whole(weights);
+    sum.outputs = SpanOf(outputs);
+    sum.experts = SpanOf(experts);
+    sum.weights = SpanOf(weights);
     if (is_full) {
-      sum.bias = Whole(bias);
-      sum.routed = Whole(routed);
-      sum.shared_bias = Whole(shared_bias);
+      sum.bias = SpanOf(bias);
+      sum.routed = SpanOf(routed);
+      sum.shared_bias = SpanOf(shared_bias);
     }
-    sum.sums = Whole(sums);
+    sum.sums = SpanOf(sums);
     sum.hidden_size = kHidden;
     sum.num_experts = kExperts;
     sum.num_chosen = kChosen;
@@ -494,13 +486,13 @@ TEST_F(ExpertKernelsTest, GatesWithinLimitsAndWithTheBiasOfTheExpert) {
   const StepWords step = StepOf(2, &words);
   std::vector<Bf16> gated(6 * kWidth, ToBf16(77.0f));
   grid_.Launch(GateKernel{.step = step,
-                          .gate_up = Whole(std::as_const(gate_up)),
-                          .bias = Whole(bias),
-                          .output = Whole(gated),
+                          .gate_up = SpanOf(std::as_const(gate_up)),
+                          .bias = SpanOf(bias),
+                          .output = SpanOf(gated),
                           .width = kWidth,
                           .limits = {.limit = 0.75f, .alpha = 1.702f, .up_offset = 1.0f},
                           .num_each = 2,
-                          .experts = Whole(experts)},
+                          .experts = SpanOf(experts)},
                GateShape(6, kWidth));
   EXPECT_TRUE(std::isnan(ToFloat(gated[3])));
   for (uint32_t row = 0; row < 4; ++row) {

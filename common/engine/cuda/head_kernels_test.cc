@@ -8,19 +8,11 @@
 #include "common/engine/cuda/launch_shape.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/host_block.h"
+#include "common/engine/cuda/testing/spans.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
-
-template <typename T>
-DeviceSpan<T> DeviceSpanOf(std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
-template <typename T>
-DeviceSpan<const T> ConstDeviceSpanOf(const std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
 
 class HeadKernelsTest : public testing::Test {
  protected:
@@ -51,7 +43,7 @@ TEST_F(HeadKernelsTest, NormsPutFeaturesAside) {
   WriteStepWords(rows, {.max_rows = 6, .rows_per_item = 4, .num_layers = 2}, &words);
   EXPECT_EQ(words[StepWords::kNumStates], 5u);
   EXPECT_EQ(words[StepWords::kHasFinalFeatures], 1u);
-  const StepWords step = {ConstDeviceSpanOf(words), 6};
+  const StepWords step = {ConstSpanOf(words), 6};
   for (uint32_t hidden : {6u, 515u}) {
     std::vector<float> state = Normals(8 * hidden);
     const std::vector<float> before = state;
@@ -59,26 +51,26 @@ TEST_F(HeadKernelsTest, NormsPutFeaturesAside) {
     const std::vector<float> weight = Normals(hidden);
     std::vector<Bf16> normed(8 * hidden);
     std::vector<float> features(5 * hidden, 77.0f);
-    const Residual residual = {.hidden = DeviceSpanOf(state),
-                               .addends = ConstDeviceSpanOf(addends),
+    const Residual residual = {.hidden = SpanOf(state),
+                               .addends = ConstSpanOf(addends),
                                .num_addends = 1,
                                .addend_stride = 8 * hidden,
                                .bias = {},
                                .hidden_size = hidden};
     const FinalFeaturesKernel take = {.step = step,
                                       .residual = residual,
-                                      .norm = {.weight = ConstDeviceSpanOf(weight), .bias = {}},
-                                      .features = DeviceSpanOf(features),
+                                      .norm = {.weight = ConstSpanOf(weight), .bias = {}},
+                                      .features = SpanOf(features),
                                       .num_layers = 2,
                                       .epsilon = 1e-5f};
     grid_.Launch(take, NormShape(8, hidden));
     EXPECT_EQ(state, before);
     const NormKernel norm = {.step = step,
                              .residual = residual,
-                             .norm = {.weight = ConstDeviceSpanOf(weight), .bias = {}},
-                             .normed = DeviceSpanOf(normed),
+                             .norm = {.weight = ConstSpanOf(weight), .bias = {}},
+                             .normed = SpanOf(normed),
                              .epsilon = 1e-5f,
-                             .features = DeviceSpanOf(features),
+                             .features = SpanOf(features),
                              .num_layers = 1};
     grid_.Launch(norm, NormShape(8, hidden));
     for (uint32_t i = 0; i < hidden; ++i) {
@@ -123,7 +115,7 @@ class HeadRowsTest : public HeadKernelsTest {
     }
     WriteStepWords(rows, {.max_rows = 4, .rows_per_item = 4, .num_layers = 1, .float_states = float_states},
                    &words_);
-    return {ConstDeviceSpanOf(words_), 4};
+    return {ConstSpanOf(words_), 4};
   }
 
   uint32_t state_size_ = kStateSize;
@@ -142,8 +134,8 @@ TEST_F(HeadRowsTest, EagleProjectsEmbeddingAndState) {
   constexpr uint32_t kInputs = kHidden + kStateSize;
   std::vector<Bf16> joined(4 * kInputs, Bf16{7});
   grid_.Launch(JoinStatesKernel{.step = step,
-                                .embedded = ConstDeviceSpanOf(embedded),
-                                .inputs = DeviceSpanOf(joined),
+                                .embedded = ConstSpanOf(embedded),
+                                .inputs = SpanOf(joined),
                                 .embedding_size = kHidden,
                                 .state_size = kStateSize},
                EmbedShape(4, kInputs));
@@ -162,11 +154,11 @@ TEST_F(HeadRowsTest, EagleProjectsEmbeddingAndState) {
   std::vector<float> features(kHidden);
   BeginHeadKernel begin;
   begin.step = step;
-  begin.projected = ConstDeviceSpanOf(projected);
-  begin.bias = ConstDeviceSpanOf(bias);
-  begin.hidden = DeviceSpanOf(hidden);
-  begin.inputs = DeviceSpanOf(inputs);
-  begin.features = DeviceSpanOf(features);
+  begin.projected = ConstSpanOf(projected);
+  begin.bias = ConstSpanOf(bias);
+  begin.hidden = SpanOf(hidden);
+  begin.inputs = SpanOf(inputs);
+  begin.features = SpanOf(features);
   begin.hidden_size = kHidden;
   grid_.Launch(begin, NormShape(4, kHidden));
   for (uint32_t i = 0; i < kHidden; ++i) {
@@ -184,7 +176,7 @@ TEST_F(HeadRowsTest, Eagle3GoesOnFromItsOwnState) {
   std::vector<Bf16> joined(4 * kStateSize, Bf16{7});
   grid_.Launch(JoinStatesKernel{.step = step,
                                 .embedded = {},
-                                .inputs = DeviceSpanOf(joined),
+                                .inputs = SpanOf(joined),
                                 .embedding_size = 0,
                                 .state_size = kStateSize},
                EmbedShape(4, kStateSize));
@@ -202,14 +194,14 @@ TEST_F(HeadRowsTest, Eagle3GoesOnFromItsOwnState) {
     std::vector<Bf16> inputs(4 * 2 * kHidden);
     std::vector<float> features(kHidden);
     grid_.Launch(BeginHeadKernel{.step = step,
-                                 .projected = ConstDeviceSpanOf(projected),
+                                 .projected = ConstSpanOf(projected),
                                  .bias = {},
-                                 .embedded = ConstDeviceSpanOf(embedded),
-                                 .embedding_norm = ConstDeviceSpanOf(embedding_norm),
-                                 .state_norm = ConstDeviceSpanOf(state_norm),
-                                 .hidden = DeviceSpanOf(hidden),
-                                 .inputs = DeviceSpanOf(inputs),
-                                 .features = DeviceSpanOf(features),
+                                 .embedded = ConstSpanOf(embedded),
+                                 .embedding_norm = ConstSpanOf(embedding_norm),
+                                 .state_norm = ConstSpanOf(state_norm),
+                                 .hidden = SpanOf(hidden),
+                                 .inputs = SpanOf(inputs),
+                                 .features = SpanOf(features),
                                  .hidden_size = kHidden,
                                  .epsilon = 1e-5f,
                                  .own_states_go_on = true,
@@ -247,10 +239,10 @@ TEST_F(HeadRowsTest, MtpNormsWhatItProjectsAndWhatAttentionReads) {
   const std::vector<float> state_norm = Normals(kHidden);
   std::vector<Bf16> joined(4 * 2 * kHidden);
   grid_.Launch(JoinNormedStatesKernel{.step = step,
-                                      .embedded = ConstDeviceSpanOf(embedded),
-                                      .state_norm = ConstDeviceSpanOf(state_norm),
-                                      .embedding_norm = ConstDeviceSpanOf(embedding_norm),
-                                      .inputs = DeviceSpanOf(joined),
+                                      .embedded = ConstSpanOf(embedded),
+                                      .state_norm = ConstSpanOf(state_norm),
+                                      .embedding_norm = ConstSpanOf(embedding_norm),
+                                      .inputs = SpanOf(joined),
                                       .hidden_size = kHidden,
                                       .epsilon = 1e-5f},
                NormShape(4, kHidden));
@@ -258,13 +250,13 @@ TEST_F(HeadRowsTest, MtpNormsWhatItProjectsAndWhatAttentionReads) {
   std::vector<float> hidden(4 * kHidden);
   std::vector<Bf16> inputs(4 * kHidden);
   grid_.Launch(BeginHeadKernel{.step = step,
-                               .projected = ConstDeviceSpanOf(projected),
+                               .projected = ConstSpanOf(projected),
                                .bias = {},
-                               .embedded = ConstDeviceSpanOf(embedded),
+                               .embedded = ConstSpanOf(embedded),
                                .embedding_norm = {},
-                               .state_norm = ConstDeviceSpanOf(state_norm),
-                               .hidden = DeviceSpanOf(hidden),
-                               .inputs = DeviceSpanOf(inputs),
+                               .state_norm = ConstSpanOf(state_norm),
+                               .hidden = SpanOf(hidden),
+                               .inputs = SpanOf(inputs),
                                .features = {},
                                .hidden_size = kHidden,
                                .epsilon = 1e-5f},
@@ -291,14 +283,14 @@ TEST_F(HeadKernelsTest, MedusaAddsItsBlocks) {
     std::vector<float> to(3 * hidden);
     std::vector<Bf16> inputs(3 * hidden);
     AddBlockKernel add;
-    add.from = ConstDeviceSpanOf(from);
-    add.to = DeviceSpanOf(to);
-    add.inputs = DeviceSpanOf(inputs);
+    add.from = ConstSpanOf(from);
+    add.to = SpanOf(to);
+    add.inputs = SpanOf(inputs);
     add.hidden_size = hidden;
     grid_.Launch(add, GateShape(3, hidden));
     EXPECT_EQ(to, from);
-    add.product = ConstDeviceSpanOf(product);
-    add.bias = ConstDeviceSpanOf(bias);
+    add.product = ConstSpanOf(product);
+    add.bias = ConstSpanOf(bias);
     grid_.Launch(add, GateShape(3, hidden));
     for (uint32_t i = 0; i < 3 * hidden; ++i) {
       const double gate = double{product[i]} + bias[i % hidden];

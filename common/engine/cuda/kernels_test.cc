@@ -11,21 +11,13 @@
 #include "common/engine/cuda/launch_shape.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/host_block.h"
+#include "common/engine/cuda/testing/spans.h"
 #include "common/speculation/gumbel.h"
 #include "common/speculation/target_sampler.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
-
-template <typename T>
-DeviceSpan<T> SpanOf(std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
-template <typename T>
-DeviceSpan<const T> ConstSpanOf(const std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
 
 class KernelsTest : public testing::Test {
  protected:

@@ -224,24 +224,20 @@ absl::Status MatrixProducts::CompareWider(const DeviceMatrix& matrix, const Cuda
   return absl::OkStatus();
 }
 
-absl::Status MatrixProducts::Call(const Plan& plan, const Product& product, const DeviceMatrix& matrix,
-                                  const Bf16* inputs, float* outputs, const CudaStream& stream) {
-  const Layouts& layouts = product.layouts;
-  const float one = 1.0f;
-  const float zero = 0.0f;
-  return LtStatus(cublasLtMatmul(handle_, plan.operation, &one, matrix.data.data, layouts.weights, inputs,
-                                 layouts.inputs, &zero, outputs, layouts.outputs, outputs, layouts.outputs,
-                                 &product.algorithm, workspace_, kWorkspaceBytes, stream.get()),
-                  "multiplying matrices");
-}
-
 absl::Status MatrixProducts::Compute(const Plan& plan, const Product& product, const DeviceMatrix& matrix,
                                      const Bf16* inputs, DeviceSpan<float> outputs,
                                      const CudaStream& stream) {
-  if (plan.num_parts == 1) {
-    return Call(plan, product, matrix, inputs, outputs.data, stream);
-  }
-  TANDEM_RETURN_IF_ERROR(Call(plan, product, matrix, inputs, parts_.data, stream));
+  const bool is_whole = plan.num_parts == 1;
+  float* const to = is_whole ? outputs.data : parts_.data;
+  const Layouts& layouts = product.layouts;
+  const float one = 1.0f;
+  const float zero = 0.0f;
+  TANDEM_RETURN_IF_ERROR(
+      LtStatus(cublasLtMatmul(handle_, plan.operation, &one, matrix.data.data, layouts.weights, inputs,
+                              layouts.inputs, &zero, to, layouts.outputs, to, layouts.outputs,
+                              &product.algorithm, workspace_, kWorkspaceBytes, stream.get()),
+               "multiplying matrices"));
+  if (is_whole) return absl::OkStatus();
   const AddPartsKernel add = {.parts = parts_.Part(0, plan.num_parts * outputs.size),
                               .outputs = outputs,
                               .num_parts = plan.num_parts,

@@ -73,8 +73,6 @@ class MatrixProducts {
   absl::Status Choose(cublasLtMatmulDesc_t operation, Product* product);
   // Fills plan->wider, if there is the memory to find out.
   absl::Status CompareWider(const DeviceMatrix& matrix, const CudaStream& stream, Plan* plan);
-  absl::Status Call(const Plan& plan, const Product& product, const DeviceMatrix& matrix, const Bf16* inputs,
-                    float* outputs, const CudaStream& stream);
   // One call of the product and, if it is in parts, their sum.
   absl::Status Compute(const Plan& plan, const Product& product, const DeviceMatrix& matrix,
                        const Bf16* inputs, DeviceSpan<float> outputs, const CudaStream& stream);

@@ -12,15 +12,11 @@
 #include "common/engine/cuda/packed_tiles.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/cuda/testing/host_block.h"
+#include "common/engine/cuda/testing/spans.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
-
-template <typename T>
-DeviceSpan<T> AllOf(std::vector<T>& values) {
-  return {values.data(), values.size()};
-}
 
 // A matrix as it was, [outputs, depth], and in tiles.
 struct PackedCase {
@@ -113,12 +109,12 @@ class ProductKernelsTest : public testing::Test {
     // Nothing is to be read that was not written.
     std::vector<uint32_t> words(groups * RoundedInputs::kGroupWords, 0x7f7f7f7fu);
     std::vector<float> scales(groups, std::numeric_limits<float>::quiet_NaN());
-    const RoundedInputs rounded = {AllOf(words), AllOf(scales)};
-    grid_.Launch(RoundInputsKernel{AllOf(inputs), rounded, matrix.depth},
+    const RoundedInputs rounded = {SpanOf(words), SpanOf(scales)};
+    grid_.Launch(RoundInputsKernel{SpanOf(inputs), rounded, matrix.depth},
                  RoundInputsShape(rows, matrix.depth));
     std::vector<float> outputs(uint64_t{rows} * matrix.outputs, 77.0f);
     const ProductGrid grid = {matrix.outputs, matrix.depth, rows};
-    grid_.Launch(Kernel{matrix.packed(), rounded, AllOf(outputs), grid}, MultiplyShape(grid));
+    grid_.Launch(Kernel{matrix.packed(), rounded, SpanOf(outputs), grid}, MultiplyShape(grid));
     return outputs;
   }
 
@@ -178,7 +174,7 @@ TEST_F(ProductKernelsTest, EmulationMultipliesMatricesOfBytes) {
   for (int8_t& value : a) value = static_cast<int8_t>(random_());
   for (int8_t& value : b) value = static_cast<int8_t>(random_());
   std::vector<int32_t> sums(16 * 8);
-  grid_.Launch(MatrixUnitKernel{AllOf(a), AllOf(b), AllOf(sums)}, {.threads = 32});
+  grid_.Launch(MatrixUnitKernel{SpanOf(a), SpanOf(b), SpanOf(sums)}, {.threads = 32});
   for (uint32_t row = 0; row < 16; ++row) {
     for (uint32_t column = 0; column < 8; ++column) {
       int32_t expected = 0;
@@ -263,7 +259,7 @@ TEST_F(ProductKernelsTest, Fp8GivesTheSumsOfTheRoundedWeights) {
           MultiplyFp8Kernel{
               {{packed.words.data(), packed.words.size()}, {}, {packed.scales.data(), packed.scales.size()}},
               {inputs.data(), inputs.size()},
-              AllOf(got),
+              SpanOf(got),
               grid},
           MultiplyShape(grid));
       if (of_all.empty()) of_all = got;
@@ -305,7 +301,7 @@ TEST_F(ProductKernelsTest, EmbedsWhatTheProcessorReadsBack) {
     std::vector<uint32_t> words;
     WriteStepWords(rows, {.max_rows = 6, .rows_per_item = 4}, &words);
     std::vector<float> state(8 * hidden, 77.0f);
-    grid_.Launch(EmbedInt8Kernel{{AllOf(words), 6}, matrix.packed(), AllOf(state), hidden},
+    grid_.Launch(EmbedInt8Kernel{{SpanOf(words), 6}, matrix.packed(), SpanOf(state), hidden},
                  EmbedShape(8, hidden));
     const WeightLayout& layout = PortableKernels().products[static_cast<size_t>(WeightFormat::kInt8)].layout;
     for (uint32_t row = 0; row < 5; ++row) {
@@ -325,7 +321,7 @@ TEST_F(ProductKernelsTest, PartsAreAddedInOrder) {
   // Nothing but this order gives 1.
   std::vector<float> parts = {1e20f, 2, 0.5f, 4, -1e20f, 3, 0.5f, 4, 1, 4, 0.5f, 4};
   std::vector<float> outputs(4, NAN);
-  const AddPartsKernel add = {.parts = AllOf(parts), .outputs = AllOf(outputs), .num_parts = 3, .size = 4};
+  const AddPartsKernel add = {.parts = SpanOf(parts), .outputs = SpanOf(outputs), .num_parts = 3, .size = 4};
   grid_.Launch(add, AddPartsShape(4));
   EXPECT_EQ(outputs, (std::vector<float>{1.0f, 9.0f, 1.5f, 12.0f}));
 }

@@ -191,7 +191,9 @@ struct AttendKernel {
     TANDEM_ROLLED
     for (uint32_t i = 0; i < item.num_rows; ++i) end = Most(end, LengthOf(item, i));
     end = Least(end, SplitBegin(item.split + 1));
-    for (uint32_t begin = SplitBegin(item.split); begin < end; begin += kAttendChunk) {
+    const uint32_t split_begin = SplitBegin(item.split);
+    for (uint32_t begin = split_begin; begin < end; begin += kAttendChunk) {
+      if (begin > split_begin) block.Sync();  // All warps have read the last chunk's vectors.
       const Chunk chunk = {begin, Least(end, begin + kAttendChunk), Most(begin, item.shared_end)};
       FindVectors(block, shared, item, chunk);
       block.Sync();  // Also: queries are there.
@@ -200,7 +202,6 @@ struct AttendKernel {
       Weigh(block, shared, item, chunk);
       block.Sync();
       AddValues(block, shared, item, chunk, sums);
-      block.Sync();  // The next chunk, or item, writes to shared memory.
     }
     for (uint32_t query = block.thread(); query < item.num_queries(); query += block.num_threads()) {
       const uint64_t to = PartOf(item, query);
@@ -208,7 +209,7 @@ struct AttendKernel {
       parts.data[to + 1] = shared.totals[query];
     }
     StoreSums(block, item, sums);
-    block.Sync();  // The next item starts from other totals.
+    block.Sync();  // The next item writes to shared memory.
   }
 
   TANDEM_DEVICE uint64_t PartOf(const Item& item, uint32_t query) const {
@@ -413,9 +414,9 @@ struct AttendKernel {
     return {Most(first, step.row(row, StepWords::kFirstPosition)), Least(chunk.end, length), length};
   }
 
-  // Caps a lane's scores, and lowers them with the distance. Of a query whose scores begin at `at`.
-  TANDEM_DEVICE void Shape(const Shared& shared, const Item& item, const Chunk& chunk, uint32_t query,
-                           const Range& seen, uint32_t lane) const {
+  // Caps a lane's scores of a query, and lowers them with the distance.
+  TANDEM_DEVICE void CapAndLower(const Shared& shared, const Item& item, const Chunk& chunk, uint32_t query,
+                                 const Range& seen, uint32_t lane) const {
     const uint32_t at = query * kItemScoreStride;
     TANDEM_ROLLED
     for (uint32_t p = chunk.begin + lane; p < seen.end; p += kWarpThreads) {
@@ -440,7 +441,7 @@ struct AttendKernel {
     for (uint32_t query = block.thread() / kWarpThreads; query < kMaxQueriesPerItem; query += kAttendWarps) {
       const uint32_t at = query * kItemScoreStride;
       const Range seen = RangeOf(item, query, chunk);
-      if (score_cap != 0.0f || slopes.size > 0) Shape(shared, item, chunk, query, seen, lane);
+      if (score_cap != 0.0f || slopes.size > 0) CapAndLower(shared, item, chunk, query, seen, lane);
       const float before = query < item.num_queries() ? shared.greatest[query] : kNoKey;
       float scores[kEach];
       float greatest = before;

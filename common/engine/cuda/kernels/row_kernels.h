@@ -118,6 +118,15 @@ TANDEM_DEVICE float RowMean(Block& block, float sum, uint32_t size) {
   return BlockSum(block, sum, scratch) / static_cast<float>(size);
 }
 
+template <uint32_t kCount>
+TANDEM_DEVICE void AddUp(const Floats<kCount>& values, float& squares, float& sum) {
+  TANDEM_UNROLL
+  for (uint32_t j = 0; j < kCount; ++j) {
+    squares = Fma(values.at[j], values.at[j], squares);
+    sum += values.at[j];
+  }
+}
+
 // The factor of a row's norm, and its mean, or 0 if the norm does not subtract it. `load(i)` gives kCount
 // numbers of the row. Each thread has added up the squares and the numbers that it has.
 template <uint32_t kCount, typename Block, typename Load>
@@ -184,11 +193,7 @@ struct NormKernel {
       if (state != StepWords::kNoState) {
         StoreFloats<kCount>(features, uint64_t{state} * hidden_size + i, values);
       }
-      TANDEM_UNROLL
-      for (uint32_t j = 0; j < kCount; ++j) {
-        squares = Fma(values.at[j], values.at[j], squares);
-        sum += values.at[j];
-      }
+      AddUp(values, squares, sum);
     });
     // From here on, each thread reads back only what it wrote itself.
     const auto load = [&](uint32_t i) { return LoadFloats<kCount>(residual.hidden, row * hidden_size + i); };
@@ -242,11 +247,7 @@ struct FinalFeaturesKernel {
       if (state != StepWords::kNoState) {
         StoreFloats<kCount>(features, uint64_t{state} * hidden_size + i, values);
       }
-      TANDEM_UNROLL
-      for (uint32_t j = 0; j < kCount; ++j) {
-        squares = Fma(values.at[j], values.at[j], squares);
-        sum += values.at[j];
-      }
+      AddUp(values, squares, sum);
     });
     if (normed == StepWords::kNoState) return;
     const auto load = [&](uint32_t i) { return residual.Sum<kCount>(row, i); };
