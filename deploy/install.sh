@@ -5,13 +5,15 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: deploy/install.sh [--aarch64] [--clang] [--check] [--help]
+usage: deploy/install.sh [--aarch64] [--clang] [--no-test-programs] [--check] [--help]
 
 Installs the Debian 12 packages for building and testing Tandem, with sudo if you are not root, and downloads the
 sources of XGrammar. For a mirror or a machine without network, see deploy/fetch_xgrammar.sh --help.
 
   --aarch64   also install packages for the preset aarch64: a cross compiler, arm64 libraries, and QEMU
   --clang     also install packages for the presets asan, tsan and fuzz: clang 19 with its runtime libraries, and lld
+  --no-test-programs
+              leave out the programs that only tests start, such as Prometheus, etcd and a browser
   --check     install nothing; list what is missing and exit 1 if anything is
 EOF
 }
@@ -24,8 +26,10 @@ packages=(
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libpcre2-dev libutf8proc-dev
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libssl-dev libeigen3-dev libsqlite3-dev libboost1.81-dev
   # Tests and benchmarks.
-  libgtest-dev libgmock-dev libbenchmark-dev openssl prometheus etcd-server etcd-client chromium curl
+  libgtest-dev libgmock-dev libbenchmark-dev
 )
+# Programs that tests start.
+test_programs=(openssl prometheus etcd-server etcd-client chromium curl)
 # For the preset aarch64.
 cross_packages=(
   g++-aarch64-linux-gnu qemu-user-static
@@ -38,10 +42,12 @@ clang_packages=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
 check_only=false
 aarch64=false
 clang=false
+with_test_programs=true
 while (($# > 0)); do
   case $1 in
     --aarch64) aarch64=true ;;
     --clang) clang=true ;;
+    --no-test-programs) with_test_programs=false ;;
     --check) check_only=true ;;
     -h | --help)
       usage
@@ -56,6 +62,7 @@ while (($# > 0)); do
   shift
 done
 
+if $with_test_programs; then packages+=("${test_programs[@]}"); fi
 if $aarch64; then packages+=("${cross_packages[@]}"); fi
 if $clang; then packages+=("${clang_packages[@]}"); fi
 

@@ -101,7 +101,7 @@ set_option() {
 
 build() {
   say "Packages"
-  "$repository/deploy/install.sh"
+  "$repository/deploy/install.sh" --no-test-programs
   say "Building (the first build takes several minutes; each line is one of n steps)"
   cmake --preset release -S "$repository" -B "$build_dir" -DTANDEM_TESTS=OFF --log-level=WARNING
   cmake --build "$build_dir" --parallel "$cores" \

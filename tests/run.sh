@@ -290,9 +290,13 @@ run_changed() {
   stage "$preset: test" --go-on run_ctest "$preset" -R "^($(IFS='|' && echo "${names[*]}"))\$"
 }
 
+# What the first build needs, and what everything after it needs.
 needs=()
-if $sanitizers || [[ $preset == @(asan|tsan|fuzz) ]]; then needs+=(--clang); fi
-if $aarch64 || [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
+if [[ $preset == @(asan|tsan|fuzz) ]]; then needs+=(--clang); fi
+if [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
+needs_later=("${needs[@]}")
+if $sanitizers; then needs_later+=(--clang); fi
+if $aarch64; then needs_later+=(--aarch64); fi
 
 if $changed; then
   run_changed
@@ -304,13 +308,16 @@ selection=()
 if $quick; then selection+=(-LE 'slow|integration'); fi
 
 mkdir -p build
-stage "packages" deploy/install.sh "${needs[@]}"
-# Beside the build: it mostly waits for the network.
+stage "packages" deploy/install.sh --no-test-programs "${needs[@]}"
+# Beside the build: both mostly wait for the network.
+deploy/install.sh "${needs_later[@]}" >build/packages.log 2>&1 &
+ahead+=("$!")
 python_environment build/python tests/requirements.txt >build/python.log 2>&1 &
 ahead+=("$!")
 stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
 stage "$preset: build" build "$preset"
-stage "python environment" finished "${ahead[0]}" build/python.log
+stage "further packages" finished "${ahead[0]}" build/packages.log
+stage "python environment" finished "${ahead[1]}" build/python.log
 ahead=()
 if $sanitizers; then
   prepare_ahead asan "${asan_selection[@]}"

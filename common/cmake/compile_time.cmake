@@ -1,7 +1,7 @@
-# Shortens a build from nothing. Code between gRPC and what computes takes longer to optimise than it runs: of tests that
-# are linked with gRPC the own code is not optimised, and under sanitizers, which then see more of the source, neither is
-# anything else that is linked with gRPC. Ends the root's CMakeLists.txt, since it asks what targets are linked with. Under
-# sanitizers, no test is optimised (targets.cmake).
+# Shortens a build from nothing. Code between gRPC and what computes takes longer to optimise than it runs. The preset dev
+# optimises it and what is generated from protocols with -O1, and tests not at all (targets.cmake); a release has -O3 everywhere.
+# Under sanitizers, which then see more of the source, nothing that is linked with gRPC is optimised. Ends the root's
+# CMakeLists.txt, since it asks what targets are linked with.
 option(TANDEM_PCH "Compile the headers that most unoptimised sources include once; for clang" OFF)
 
 set(tandem_precompiled
@@ -65,12 +65,11 @@ function(tandem_add_precompiled)
 endfunction()
 
 function(tandem_shorten_compilation)
+  set(generated tandem_proto tandem_proto_grpc tandem_otlp_grpc tandem_vllm_grpc)
   if(NOT TANDEM_SANITIZE)
-    get_property(waiting_tests GLOBAL PROPERTY tandem_waiting_tests)
-    foreach(target IN LISTS waiting_tests)
-      tandem_links_grpc(${target} links_grpc)
-      if(links_grpc)
-        target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
+    foreach(target IN LISTS generated)
+      if(TARGET ${target})
+        target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
       endif()
     endforeach()
     return()
@@ -79,7 +78,7 @@ function(tandem_shorten_compilation)
     tandem_add_precompiled()
   endif()
   # Generated from protocols, without sanitizers: the compiler cache has these objects for all sanitized presets.
-  foreach(target tandem_proto tandem_proto_grpc tandem_otlp_grpc tandem_vllm_grpc)
+  foreach(target IN LISTS generated)
     if(TARGET ${target})
       target_compile_options(${target} PRIVATE -O0)
     endif()

@@ -1,15 +1,19 @@
 # One target per folder. Names follow the folder: common/engine is
 # tandem_common_engine, aliased tandem::common_engine.
 
-# tandem_library(NAME name SOURCES a.cc b.cc [DEPS targets...] [PRIVATE_DEPS targets...])
-# Headers need not be listed. DEPS are what the headers show; PRIVATE_DEPS what only the sources use.
+# tandem_library(NAME name SOURCES a.cc b.cc [DEPS targets...] [PRIVATE_DEPS targets...] [COMPUTES])
+# Headers need not be listed. DEPS are what the headers show; PRIVATE_DEPS what only the sources use. COMPUTES: a step or a draft
+# spends its time here, so that the preset dev optimises it as fully as a release (compile_time.cmake).
 function(tandem_library)
-  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTES" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(tandem_${ARG_NAME} STATIC ${ARG_SOURCES})
   add_library(tandem::${ARG_NAME} ALIAS tandem_${ARG_NAME})
   target_include_directories(tandem_${ARG_NAME} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(tandem_${ARG_NAME} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} tandem_options)
   set_property(GLOBAL APPEND PROPERTY tandem_targets tandem_${ARG_NAME})
+  if(NOT ARG_COMPUTES)
+    target_compile_options(tandem_${ARG_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  endif()
 endfunction()
 
 # tandem_binary(NAME tandem-router SOURCES main.cc DEPS targets...)
@@ -17,11 +21,12 @@ function(tandem_binary)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} tandem_options)
+  target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   set_property(GLOBAL APPEND PROPERTY tandem_targets ${ARG_NAME})
 endfunction()
 
 # tandem_test(NAME base_test SOURCES a_test.cc b_test.cc DEPS targets... [LABELS unit] [TIMEOUT seconds] [COMPUTES])
-# COMPUTES: most of the test's time goes to its own code, also if it is linked with gRPC (compile_time.cmake).
+# COMPUTES: most of the test's time goes to its own code (compile_time.cmake).
 # Labels: unit (default), integration, gpu, slow.
 # Tests find their data under TANDEM_SOURCE_DIR and the demo models under deploy/demo-models.
 function(tandem_test)
@@ -44,14 +49,13 @@ function(tandem_test)
   # What is tested is optimised; optimising the tests themselves costs more time than it saves.
   if(TANDEM_SANITIZE)
     target_compile_options(tandem_${ARG_NAME} PRIVATE -O0)
-  else()
+  elseif(ARG_COMPUTES)
     target_compile_options(tandem_${ARG_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
+  else()
+    target_compile_options(tandem_${ARG_NAME} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
   endif()
   target_link_libraries(tandem_${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main tandem_options)
   set_property(GLOBAL APPEND PROPERTY tandem_targets tandem_${ARG_NAME})
-  if(NOT ARG_COMPUTES)
-    set_property(GLOBAL APPEND PROPERTY tandem_waiting_tests tandem_${ARG_NAME})
-  endif()
   add_test(NAME ${ARG_NAME} COMMAND tandem_${ARG_NAME})
   # Most of these compute, while scripts mostly wait for the processes that they start: ctest --parallel with twice as
   # many as there are cores (tests/run.sh) keeps the cores busy with one of these each, or two scripts in its place.

@@ -19,7 +19,7 @@ import grpc
 from tandem.v1 import admin_pb2, admin_pb2_grpc, generation_pb2, generation_pb2_grpc, types_pb2
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-BIN_DIR = pathlib.Path(os.environ["TANDEM_BIN_DIR"])
+BIN_DIR = pathlib.Path(os.environ["TANDEM_BIN_DIR"]).resolve()
 MODELS = REPOSITORY / "deploy" / "demo-models"
 TARGET = "tandem-target-15m"
 DRAFTERS = ("general-1m", "code-1m", "math-1m", "general-4m")

@@ -139,8 +139,8 @@ class TracingTest(ProcessTest):
                 continue
             where = f"{found.service}: {span.name} below {parent.service}: {parent.span.name}"
             self.assertGreaterEqual(span.start_time_unix_nano, parent.span.start_time_unix_nano, where)
-            # The scoring follows its request; a drafter learns by a message that a session is over.
-            told = span.name == "draft session" and found.service == "tandem-drafter"
+            # The feedback follows its request; a drafter learns by a message that a session or a scoring is over.
+            told = span.name in ("draft session", "tandem.v1.Drafter/Score") and found.service == "tandem-drafter"
             lag = LAG_NANOSECONDS if told else 0
             if span.name != "feedback":
                 self.assertLessEqual(span.end_time_unix_nano, parent.span.end_time_unix_nano + lag, where)

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "common/base/hash.h"
 #include "common/speculation/rules/draft_distribution.h"
 #include "common/speculation/rules/verification_rule.h"
@@ -18,11 +20,18 @@
 namespace tandem::testing_world {
 
 inline constexpr int32_t kNumTokens = 4;
+// How many requests a distribution is counted over. The environment's TANDEM_SAMPLES changes it.
+inline const int kNumSamples = [] {
 #ifdef TANDEM_SANITIZED
-inline constexpr int kNumSamples = 50'000;
+  int samples = 50'000;
 #else
-inline constexpr int kNumSamples = 1'000'000;
+  int samples = 1'000'000;
 #endif
+  const char* const wanted = std::getenv("TANDEM_SAMPLES");
+  int number = 0;
+  if (wanted != nullptr && absl::SimpleAtoi(wanted, &number) && number >= 10'000) samples = number;
+  return samples;
+}();
 
 // SplitMix64, seeded.
 class Random {

@@ -101,8 +101,11 @@ void HostGrid::RunThreads() {
 }
 
 // Uses jumps, not contexts: contexts would ask the system for the signal mask at every switch.
-[[gnu::no_sanitize_address]] void HostGrid::Resume(uint32_t thread) {
+[[gnu::no_sanitize_address]] void HostGrid::ResumeNext() {
+  const uint32_t thread = next_;
+  PassNext();
   running_ = thread;
+  from_scheduler_ = true;
   Fiber& fiber = fibers_[thread];
   const bool is_new = fiber.stack == nullptr;
   if (is_new) fiber.stack = std::make_unique<char[]>(kStackBytes);
@@ -122,41 +125,73 @@ void HostGrid::RunThreads() {
   HaveSwitched(scheduler_fake_stack_, nullptr, nullptr);
 }
 
+// Goes to the next fiber itself, because every switch costs several mispredicted branches. New fibers and the
+// end of a round are the scheduler's.
 [[gnu::no_sanitize_address]] void HostGrid::Wait(Waits waits) {
   Fiber& fiber = fibers_[running_];
-  fiber.waits = waits;
-  AboutToSwitch(&fiber.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
-  if (__builtin_setjmp(fiber.left) == 0) JumpTo(scheduler_);
-  HaveSwitched(fiber.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
+  waits_[running_] = waits;
+  if (FindNext() && fibers_[next_].stack != nullptr) {
+    Fiber& next = fibers_[next_];
+    AboutToSwitch(&fiber.fake_stack, next.stack.get(), kStackBytes);
+    running_ = next_;
+    PassNext();
+    from_scheduler_ = false;
+    if (__builtin_setjmp(fiber.left) == 0) JumpTo(next.left);
+  } else {
+    AboutToSwitch(&fiber.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
+    if (__builtin_setjmp(fiber.left) == 0) JumpTo(scheduler_);
+  }
+  // Another thread of the system may run the scheduler now.
+  const void* stack = nullptr;
+  size_t bytes = 0;
+  HaveSwitched(fiber.fake_stack, &stack, &bytes);
+  if (!from_scheduler_) return;
+  scheduler_stack_ = stack;
+  scheduler_stack_bytes_ = bytes;
+}
+
+void HostGrid::StartRound() {
+  const uint64_t order = Mix64(random_++);
+  forwards_ = order % 2 == 0;
+  next_ = static_cast<uint32_t>((order >> 1) % num_threads_);
+  left_in_round_ = num_threads_;
+}
+
+bool HostGrid::FindNext() {
+  while (left_in_round_ > 0 && waits_[next_] != Waits::kNo) PassNext();
+  return left_in_round_ > 0;
+}
+
+void HostGrid::PassNext() {
+  --left_in_round_;
+  if (forwards_) {
+    next_ = next_ + 1 == num_threads_ ? 0 : next_ + 1;
+  } else {
+    next_ = next_ == 0 ? num_threads_ - 1 : next_ - 1;
+  }
 }
 
 bool HostGrid::AllWait(uint32_t begin, uint32_t end, Waits waits) const {
-  for (uint32_t thread = begin; thread < end; ++thread) {
-    if (fibers_[thread].waits != waits) return false;
-  }
-  return true;
+  bool all = true;
+  for (uint32_t thread = begin; thread < end; ++thread) all &= waits_[thread] == waits;
+  return all;
 }
 
 void HostGrid::Release(uint32_t begin, uint32_t end, Waits waits) {
   if (!AllWait(begin, end, waits)) return;
-  for (uint32_t thread = begin; thread < end; ++thread) fibers_[thread].waits = Waits::kNo;
+  std::fill(waits_.begin() + begin, waits_.begin() + end, Waits::kNo);
 }
 
 void HostGrid::RunBlock(const LaunchShape& shape) {
   // Shared memory is not initialised. Here it begins as NaN.
   shared_.assign((shape.shared_bytes + 7) / 8, std::numeric_limits<uint64_t>::max());
-  for (uint32_t thread = 0; thread < num_threads_; ++thread) {
-    fibers_[thread].waits = Waits::kNo;
-  }
+  std::fill(waits_.begin(), waits_.begin() + num_threads_, Waits::kNo);
   for (;;) {
-    const uint64_t order = Mix64(random_++);
-    const auto first = static_cast<uint32_t>((order >> 1) % num_threads_);
+    StartRound();
     bool has_run = false;
-    for (uint32_t i = 0; i < num_threads_; ++i) {
-      const uint32_t thread = (first + (order % 2 == 0 ? i : num_threads_ - i)) % num_threads_;
-      if (fibers_[thread].waits != Waits::kNo) continue;
+    while (FindNext()) {
       has_run = true;
-      Resume(thread);
+      ResumeNext();
     }
     if (AllWait(0, num_threads_, Waits::kEnded)) return;
     if (!has_run) FailKernel("threads wait for others that ended or wait elsewhere");

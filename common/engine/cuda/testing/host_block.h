@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,13 +37,12 @@ class HostGrid {
   }
 
  private:
-  enum class Waits { kNo, kForBlock, kForWarp, kEnded };
+  enum class Waits : uint8_t { kNo, kForBlock, kForWarp, kEnded };
   struct Fiber {
     std::unique_ptr<char[]> stack;  // None before its first thread. The fiber runs one thread after another.
     void* left[5] = {};             // Where it waits.
-    Waits waits = Waits::kNo;
-    uint64_t deposit = 0;       // The value for the other lanes.
-    uint32_t fragment[6] = {};  // The words to multiply: four of a, two of b.
+    uint64_t deposit = 0;           // The value for the other lanes.
+    uint32_t fragment[6] = {};      // The words to multiply: four of a, two of b.
     void* fake_stack = nullptr;
   };
 
@@ -50,7 +50,13 @@ class HostGrid {
   // Never returns.
   void RunThreads();
   void RunBlock(const LaunchShape& shape);
-  void Resume(uint32_t thread);
+  // A round gives every thread a turn, from a random one on in a random direction.
+  void StartRound();
+  // Whether a thread is left in the round that does not wait: next_.
+  bool FindNext();
+  void PassNext();
+  // From the scheduler to the fiber of next_.
+  void ResumeNext();
   // Lets others run until all threads of the block (of the warp) wait.
   void Wait(Waits waits);
   void Release(uint32_t begin, uint32_t end, Waits waits);
@@ -60,12 +66,18 @@ class HostGrid {
   const std::function<void(Block&)>* thread_ = nullptr;
   // Never moves once it has stacks: fibers of earlier launches hold references to their own while they wait.
   std::vector<Fiber> fibers_;
+  // Of each fiber. Together, because at every turn all are looked at.
+  std::array<Waits, kMaxBlockThreads> waits_ = {};
   std::vector<uint64_t> shared_;
   void* scheduler_[5] = {};
   const void* scheduler_stack_ = nullptr;
   size_t scheduler_stack_bytes_ = 0;
   void* scheduler_fake_stack_ = nullptr;
+  bool from_scheduler_ = false;  // The last switch.
   uint32_t running_ = 0;
+  uint32_t next_ = 0;
+  uint32_t left_in_round_ = 0;
+  bool forwards_ = true;
   uint32_t num_threads_ = 0;
   uint32_t index_x_ = 0;
   uint32_t index_y_ = 0;
