@@ -39,14 +39,21 @@ def libraries(program):
     return re.findall(r"=> (/\S+)", output)
 
 
-def package_of(library):
-    """The installed package of the file; None for files that come with the machine, such as a GPU's driver."""
-    real = pathlib.Path(library).resolve()
-    for path in (library, f"/usr{library}", str(real), str(real).removeprefix("/usr")):
-        found = run("dpkg-query", "--search", path, check=False)
+def packages_of(libraries):
+    """The installed package of each file; None for files that come with the machine, such as a GPU's driver."""
+
+    def places(library):
+        real = str(pathlib.Path(library).resolve())
+        return (library, f"/usr{library}", real, real.removeprefix("/usr"))
+
+    # One question for all files: dpkg reads the lists of all packages for each.
+    asked = dict.fromkeys(place for library in libraries for place in places(library))
+    owners = {}
+    for line in run("dpkg-query", "--search", *asked, check=False).splitlines() if asked else ():
+        found = re.match(r"(?!diversion by )([^ :,]+).*: (/.*)", line)
         if found:
-            return found.split(":")[0].split(",")[0]
-    return None
+            owners.setdefault(found[2], found[1])
+    return {library: next(filter(None, map(owners.get, places(library))), None) for library in libraries}
 
 
 def package_component(name):
@@ -139,8 +146,7 @@ def main():
     if not programs:
         raise SystemExit(f"sbom.py: {arguments.bin}: none of {', '.join(PROGRAMS)} is there")
     components, unknown = {}, []
-    for library in sorted({path for program in programs for path in libraries(program)}):
-        name = package_of(library)
+    for library, name in packages_of(sorted({path for program in programs for path in libraries(program)})).items():
         if name is None:
             unknown.append(library)
             components[library] = {"type": "library", "name": pathlib.Path(library).name, "version": "unknown"}

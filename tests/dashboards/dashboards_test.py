@@ -272,8 +272,9 @@ class LostDrafterTest(unittest.TestCase):
         )
         self.addCleanup(self.traffic.stop)
         self.drafter = TENANTS[0]["drafter"]
+        # More than half of the rounds on a quiet machine. On a busy one drafts pay less often.
         wait_until(
-            lambda: self.values(DRAFTED).get(self.drafter, 0) > 0.5, "the drafter at work", timeout=PATIENCE_SECONDS
+            lambda: self.values(DRAFTED).get(self.drafter, 0) > 0.2, "the drafter at work", timeout=PATIENCE_SECONDS
         )
         for alert in DRAFTER_ALERTS:
             self.assertNotIn(alert, self.prometheus.alerts("firing"))
