@@ -21,7 +21,7 @@ EOF
 packages=(
   # Tools.
   cmake ninja-build g++ ccache pkg-config git ca-certificates protobuf-compiler protobuf-compiler-grpc clang-format
-  python3 python3-venv
+  python3 python3-venv curl openssl
   # Libraries.
   libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libpcre2-dev libutf8proc-dev
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libssl-dev libeigen3-dev libsqlite3-dev libboost1.81-dev
@@ -29,7 +29,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 # Programs that tests start.
-test_programs=(openssl prometheus etcd-server etcd-client chromium curl)
+test_programs=(prometheus etcd-server etcd-client chromium)
 # For the preset aarch64.
 cross_packages=(
   g++-aarch64-linux-gnu qemu-user-static
@@ -121,6 +121,6 @@ if $aarch64 && [[ $native != arm64 ]]; then
 fi
 "${as_root[@]}" apt-get -q update
 # A package that asks questions would stop an unattended run for ever.
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}"
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=600 install --no-install-recommends "${missing[@]}"
 "${fetch[@]}"
 echo "install.sh: done"

@@ -100,12 +100,17 @@ fi
 summary=()
 failed=false
 ahead=()  # Processes in the background.
+packages=  # The one that installs packages: it is not stopped half-way.
 
 print_summary() {
   local status=$?
   printf '\n%-28s %-8s %s\n' stage result seconds
   printf '%s\n' "${summary[@]}"
   if ((${#ahead[@]} > 0)); then kill "${ahead[@]}" 2>/dev/null || true; fi  # They may have ended already.
+  if [[ -n $packages ]]; then
+    echo "run.sh: waiting for the end of deploy/install.sh (build/packages.log)"
+    wait "$packages" || true
+  fi
   exit "$status"
 }
 trap print_summary EXIT
@@ -290,13 +295,13 @@ run_changed() {
   stage "$preset: test" --go-on run_ctest "$preset" -R "^($(IFS='|' && echo "${names[*]}"))\$"
 }
 
-# What the first build needs, and what everything after it needs.
+# What must be there before anything is built. Libraries of another architecture are of the same version as this machine's, so
+# installing them can replace these.
 needs=()
 if [[ $preset == @(asan|tsan|fuzz) ]]; then needs+=(--clang); fi
-if [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
+if $aarch64 || [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
 needs_later=("${needs[@]}")
 if $sanitizers; then needs_later+=(--clang); fi
-if $aarch64; then needs_later+=(--aarch64); fi
 
 if $changed; then
   run_changed
@@ -309,15 +314,22 @@ if $quick; then selection+=(-LE 'slow|integration'); fi
 
 mkdir -p build
 stage "packages" deploy/install.sh --no-test-programs "${needs[@]}"
-# Beside the build: both mostly wait for the network.
-deploy/install.sh "${needs_later[@]}" >build/packages.log 2>&1 &
-ahead+=("$!")
+# Beside the build: both wait for the network much of the time. sudo could ask for a password, and nobody would see that.
+if ((EUID == 0)); then
+  deploy/install.sh "${needs_later[@]}" >build/packages.log 2>&1 &
+  packages=$!
+else
+  stage "further packages" deploy/install.sh "${needs_later[@]}"
+fi
 python_environment build/python tests/requirements.txt >build/python.log 2>&1 &
 ahead+=("$!")
 stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
 stage "$preset: build" build "$preset"
-stage "further packages" finished "${ahead[0]}" build/packages.log
-stage "python environment" finished "${ahead[1]}" build/python.log
+if [[ -n $packages ]]; then
+  stage "further packages" finished "$packages" build/packages.log
+  packages=
+fi
+stage "python environment" finished "${ahead[0]}" build/python.log
 ahead=()
 if $sanitizers; then
   prepare_ahead asan "${asan_selection[@]}"

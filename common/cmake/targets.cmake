@@ -3,7 +3,7 @@
 
 # tandem_library(NAME name SOURCES a.cc b.cc [DEPS targets...] [PRIVATE_DEPS targets...] [COMPUTES])
 # Headers need not be listed. DEPS are what the headers show; PRIVATE_DEPS what only the sources use. COMPUTES: a step or a draft
-# spends its time here, so that the preset dev optimises it as fully as a release (compile_time.cmake).
+# spends its time here, so that the preset dev optimises it with -O2 (compile_time.cmake).
 function(tandem_library)
   cmake_parse_arguments(ARG "COMPUTES" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(tandem_${ARG_NAME} STATIC ${ARG_SOURCES})
@@ -46,7 +46,7 @@ function(tandem_test)
   add_executable(tandem_${ARG_NAME} ${ARG_SOURCES})
   target_compile_definitions(tandem_${ARG_NAME} PRIVATE
     TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TANDEM_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  # What is tested is optimised; optimising the tests themselves costs more time than it saves.
+  # Optimising most tests costs more time than it saves.
   if(TANDEM_SANITIZE)
     target_compile_options(tandem_${ARG_NAME} PRIVATE -O0)
   elseif(ARG_COMPUTES)

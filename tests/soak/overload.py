@@ -22,13 +22,15 @@ FACTOR = 4
 def _capacity(run, cluster, asked):
     """Requests per second that end while there are as many clients as places in flight and in the queue."""
     seconds = run.seconds(2.5) if run.short else min(20.0, run.seconds(0))
+    failed = []
     while True:
         began = time.monotonic()
         records = closed(cluster, asked, RUNNING + QUEUED, seconds)
-        run.failures("requests while capacity is measured", records.failed)
+        failed += records.failed
         # Without the first request of each, because these begin together.
         capacity = records.rate(began + 0.3 * seconds, began + seconds)
         if capacity > 0:
+            run.failures("requests while capacity is measured", failed)
             return capacity
         # So busy is the machine that nothing else ended.
         seconds *= 2

@@ -66,7 +66,7 @@ class HostGrid {
   const std::function<void(Block&)>* thread_ = nullptr;
   // Never moves once it has stacks: fibers of earlier launches hold references to their own while they wait.
   std::vector<Fiber> fibers_;
-  // Of each fiber. Together, because at every turn all are looked at.
+  // Of each fiber. Together, because after every round all are looked at.
   std::array<Waits, kMaxBlockThreads> waits_ = {};
   std::vector<uint64_t> shared_;
   void* scheduler_[5] = {};
