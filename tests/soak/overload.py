@@ -1,6 +1,6 @@
 """More load than the capacity, and which tenants wait.
 
-A target step takes 40 ms (10 in the short form) without using a core, and 16 requests run at once: an output of 16 tokens
+A target step takes 40 ms (25 in the short form) without using a core, and 16 requests run at once: an output of 16 tokens
 takes 640 ms, and a verifier carries 25 requests a second whatever the machine does meanwhile.
 """
 

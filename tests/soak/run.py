@@ -41,7 +41,7 @@ class Run:
     @property
     def step_ms(self):
         """The duration of a target step: longer than a step of a full batch on a busy machine."""
-        return self.step or (10.0 if self.short else 40.0)
+        return self.step or (25.0 if self.short else 40.0)
 
     @property
     def tail(self):

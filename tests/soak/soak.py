@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--count", type=int, help="end after this many cancels, connections, kills or rotations")
     parser.add_argument("--old-bin-dir", type=pathlib.Path, help="upgrade: folder of the old binaries")
     parser.add_argument("--seed", type=int, default=1, help="seed of arrivals and faults")
-    parser.add_argument("--step", type=float, metavar="MS", help="how long a target step lasts (default 40; short: 10)")
+    parser.add_argument("--step", type=float, metavar="MS", help="how long a target step lasts (default 40; short: 25)")
     parser.add_argument("--kill-pause", type=float, metavar="SECONDS", help="kills: time between two kills (default 2)")
     parser.add_argument("--capacity", type=float, metavar="RATE", help="kills: requests/s, in place of measuring it")
     parser.add_argument("--rate", type=float, help="certificates, upgrade: requests/s (default 10, 8)")
