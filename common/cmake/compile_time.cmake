@@ -1,8 +1,7 @@
 # Shortens a build from nothing. Code between gRPC and what computes takes longer to optimise than it runs. Presets with debug
 # symbols optimise it and what is generated from protocols with -O1, tests that compute also with -O1, and other tests not at all
-# (targets.cmake). A release has -O3 everywhere.
-# Under sanitizers, which then see more of the source, nothing that is linked with gRPC is optimised. Ends the root's
-# CMakeLists.txt, since it asks what targets are linked with.
+# (targets.cmake). A release has -O3 everywhere. Under sanitizers, which then see more of the source, nothing that is linked with
+# gRPC is optimised. Ends the root's CMakeLists.txt, since it asks what targets are linked with.
 option(TANDEM_PCH "Compile the headers that most unoptimised sources include once; for clang" OFF)
 
 set(tandem_precompiled
