@@ -109,7 +109,7 @@ print_summary() {
   if ((${#ahead[@]} > 0)); then kill "${ahead[@]}" 2>/dev/null || true; fi  # They may have ended already.
   if [[ -n $packages ]]; then
     echo "run.sh: waiting for the end of deploy/install.sh (build/packages.log)"
-    wait "$packages" || true
+    wait "$packages" || true  # The run has failed already, and its status is kept.
   fi
   exit "$status"
 }

@@ -164,7 +164,7 @@ struct Case {
 
 class RuleStatisticsTest : public ::testing::TestWithParam<Case> {};
 
-// The first three tokens over a million requests, which take several rounds.
+// The first three tokens over kNumSamples requests, which take several rounds.
 TEST_P(RuleStatisticsTest, OutputsHaveTheTargetsDistribution) {
   const Case& test = GetParam();
   Generator generator(test.world, test.rule, test.children, test.skip);

@@ -20,7 +20,7 @@
 namespace tandem::testing_world {
 
 inline constexpr int32_t kNumTokens = 4;
-// How many requests a distribution is counted over. TANDEM_SAMPLES in the environment lowers it.
+// How many requests a distribution is counted over. TANDEM_SAMPLES, of at least 10000, lowers it.
 inline const int kNumSamples = [] {
 #ifdef TANDEM_SANITIZED
   int samples = 50'000;
