@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs packages, builds everything and runs every test. CI runs this script with --sanitizers.
+# Installs packages, builds everything and runs every test. CI runs this script with --sanitizers and --in-turn.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -9,6 +9,7 @@ preset=dev
 quick=false
 sanitizers=false
 aarch64=false
+in_turn=false
 clients=false
 unity=OFF
 rerun=false
@@ -22,14 +23,16 @@ readonly threaded_tests='rpc|engine_cpu|router_(core|service|etcd|feedback|http|
 # Scripts, benchmarks, and tests that take many minutes under a sanitizer. To run the latter anyway:
 # tests/run.sh --preset asan -- -R "e2e_test|cuda_engine".
 readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^plan|^reading_grade|^reference|^soak'
+# Of the tests under AddressSanitizer, those that take about half of the time, with what they are built from.
+readonly routing='^router|^cluster|^fuzz|^grpc|^common_rpc'
 # Tests that speak gRPC take long to compile, and already run under ThreadSanitizer. tests/run.sh --preset asan also runs
 # them under AddressSanitizer.
 readonly remote='service_test|cli|end_to_end|rpc_streams'
 
 usage() {
   cat <<'EOF'
-usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--clients] [--unity] [--rerun] [--help]
-                    [-- ctest arguments]
+usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--in-turn] [--clients] [--unity]
+                    [--rerun] [--help] [-- ctest arguments]
        tests/run.sh --changed [--base REV] [--preset P]
 
 Installs missing packages, builds everything and runs every test.
@@ -43,6 +46,9 @@ Installs missing packages, builds everything and runs every test.
   --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the tests of
                  concurrent code under ThreadSanitizer
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
+  --in-turn      of what --sanitizers and --aarch64 ask for, one part of four: AddressSanitizer for router, RPC,
+                 simulated cluster and fuzz targets; AddressSanitizer for all other tests; ThreadSanitizer; or 64-bit Arm.
+                 Which one follows from the commit's content: the same commit always gets the same part
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
                  test them
   --unity        unity build: halves the time of a first build or better; rebuilds take longer
@@ -66,6 +72,7 @@ while (($# > 0)); do
     --quick) quick=true ;;
     --sanitizers) sanitizers=true ;;
     --aarch64) aarch64=true ;;
+    --in-turn) in_turn=true ;;
     --clients) clients=true ;;
     --unity) unity=ON ;;
     --rerun) rerun=true ;;
@@ -88,6 +95,10 @@ while (($# > 0)); do
   shift
 done
 
+if $in_turn && ! { $sanitizers && $aarch64; }; then
+  echo "run.sh: --in-turn chooses among what --sanitizers and --aarch64 ask for: it needs both" >&2
+  exit 2
+fi
 if $changed && { $quick || $sanitizers || $aarch64 || $clients || ((${#ctest_arguments[@]} > 0)); }; then
   echo "run.sh: --changed selects the tests itself: of the other options it takes --base, --preset, --unity and --rerun" >&2
   exit 2
@@ -224,10 +235,47 @@ emulated() {
   return $result
 }
 
-# Tests of the sanitizer stages. Scripts have nothing to sanitize, and ThreadSanitizer does not understand the fibers of the
-# emulated GPU.
-readonly asan_selection=(-LE slow -E "$unsanitized|$remote")
-readonly tsan_selection=(-LE slow -E "$unsanitized|^verifier_cuda" -R "$threaded_tests")
+# The sanitizer stages, and their tests. Scripts have nothing to sanitize, and ThreadSanitizer does not understand the fibers of
+# the emulated GPU.
+asan=$sanitizers
+tsan=$sanitizers
+asan_selection=(-LE slow -E "$unsanitized|$remote")
+tsan_selection=(-LE slow -E "$unsanitized|^verifier_cuda" -R "$threaded_tests")
+
+# Leaves one part of the sanitizer stages and 64-bit Arm.
+take_turn() {
+  local tree name
+  if ! tree=$(git rev-parse --verify --quiet 'HEAD^{tree}'); then
+    echo "run.sh: --in-turn: this is no checkout of git, so every part runs"
+    return 0
+  fi
+  case $((16#${tree:0:8} % 4)) in
+    0)
+      name='AddressSanitizer, without router, RPC, simulated cluster and fuzz targets'
+      tsan=false
+      aarch64=false
+      asan_selection=(-LE slow -E "$unsanitized|$remote|$routing")
+      ;;
+    1)
+      name='AddressSanitizer for router, RPC, simulated cluster and fuzz targets'
+      tsan=false
+      aarch64=false
+      asan_selection=(-LE slow -E "$unsanitized|$remote" -R "$routing")
+      ;;
+    2)
+      name=ThreadSanitizer
+      asan=false
+      aarch64=false
+      ;;
+    3)
+      name='64-bit Arm'
+      asan=false
+      tsan=false
+      ;;
+  esac
+  echo "run.sh: the turn of ${tree:0:8}: $name"
+}
+if $in_turn; then take_turn; fi
 
 # What is emulated.
 readonly aarch64_targets=(tandem_common_engine_cpu_test tandem_row_invariance_test)
@@ -301,7 +349,7 @@ needs=()
 if [[ $preset == @(asan|tsan|fuzz) ]]; then needs+=(--clang); fi
 if $aarch64 || [[ $preset == aarch64 ]]; then needs+=(--aarch64); fi
 needs_later=("${needs[@]}")
-if $sanitizers; then needs_later+=(--clang); fi
+if $asan || $tsan; then needs_later+=(--clang); fi
 
 if $changed; then
   run_changed
@@ -331,17 +379,13 @@ if [[ -n $packages ]]; then
 fi
 stage "python environment" finished "${ahead[0]}" build/python.log
 ahead=()
-if $sanitizers; then
-  prepare_ahead asan "${asan_selection[@]}"
-  prepare_ahead tsan "${tsan_selection[@]}"
-fi
+if $asan; then prepare_ahead asan "${asan_selection[@]}"; fi
+if $tsan; then prepare_ahead tsan "${tsan_selection[@]}"; fi
 if $aarch64; then prepare_ahead aarch64; fi
 stage "$preset: test" --go-on run_ctest "$preset" "${selection[@]}" "${ctest_arguments[@]}"
 
-if $sanitizers; then
-  sanitized asan "${asan_selection[@]}"
-  sanitized tsan "${tsan_selection[@]}"
-fi
+if $asan; then sanitized asan "${asan_selection[@]}"; fi
+if $tsan; then sanitized tsan "${tsan_selection[@]}"; fi
 
 if $aarch64; then
   stage "aarch64: background build" --go-on wait "${ahead_of[aarch64]}"

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/environment_number.h"
 #include "common/base/hash.h"
 #include "common/base/log.h"
 #include "gmock/gmock.h"
@@ -156,10 +156,7 @@ TEST_P(FuzzTest, WithstandsWhatWasFoundBefore) {
 }
 
 TEST_P(FuzzTest, WithstandsSpoiltSeeds) {
-  int times = 1;
-  if (const char* const given = std::getenv("TANDEM_FUZZ_TIMES"); given != nullptr) {
-    ASSERT_TRUE(absl::SimpleAtoi(given, &times)) << "TANDEM_FUZZ_TIMES=" << given;
-  }
+  const auto times = static_cast<int>(NumberFromEnvironment("TANDEM_FUZZ_TIMES", 1, 1));
   const std::vector<std::string> seeds = GetParam().seeds();
   Spoiler spoiler(HashBytes(GetParam().name));
   int num_taken = 0, num_refused = 0;

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/environment_number.h"
 #include "common/base/log.h"
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/seeds.h"

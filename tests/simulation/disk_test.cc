@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/environment_number.h"
 #include "common/base/log.h"
 #include "router/state/sqlite_store.h"
 #include "tests/simulation/faulty_disk.h"

@@ -1,21 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/environment_number.h"
 
 namespace tandem::simulation {
-
-// The number in an environment variable; `otherwise` if there is none.
-inline uint64_t NumberFromEnvironment(absl::string_view name, uint64_t otherwise) {
-  const char* const value = std::getenv(std::string(name).c_str());
-  uint64_t number = 0;
-  return value != nullptr && absl::SimpleAtoi(value, &number) ? number : otherwise;
-}
 
 // The seeds that a test runs: `count` from 1 on, unless the environment asks for others:
 //

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/environment_number.h"
 #include "tests/simulation/seeds.h"
 
 namespace tandem::simulation {

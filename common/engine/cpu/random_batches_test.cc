@@ -3,13 +3,12 @@
 //   TANDEM_BATCHES      how many batches to run (default 10000; with a sanitizer 200, and no more)
 //   TANDEM_BATCH_SEED   run only the batches of this seed
 
-#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/environment_number.h"
 #include "common/engine/cpu/testing/row_invariance_simulation.h"
 #include "gtest/gtest.h"
 
@@ -17,12 +16,6 @@ namespace tandem {
 namespace {
 
 constexpr int kBatchesPerSeed = 40;
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* const value = std::getenv(name);
-  uint64_t number = 0;
-  return value != nullptr && absl::SimpleAtoi(value, &number) ? number : otherwise;
-}
 
 struct Totals {
   int batches = 0;
@@ -85,8 +78,8 @@ void RunSeed(uint64_t seed, int most_batches, Totals* totals) {
 }
 
 TEST(RandomBatches, GiveEveryRowWhatItIsAlone) {
-  const uint64_t only = FromEnvironment("TANDEM_BATCH_SEED", 0);
-  auto wanted = static_cast<int>(FromEnvironment("TANDEM_BATCHES", 10'000));
+  const uint64_t only = NumberFromEnvironment("TANDEM_BATCH_SEED", 0);
+  auto wanted = static_cast<int>(NumberFromEnvironment("TANDEM_BATCHES", 10'000));
   if (kSanitized) wanted = std::min(wanted, 200);
   Totals totals;
   for (uint64_t seed = only > 0 ? only : 1; totals.batches < wanted && !HasFailure(); ++seed) {

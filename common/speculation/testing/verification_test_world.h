@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
+#include "common/base/environment_number.h"
 #include "common/base/hash.h"
 #include "common/speculation/rules/draft_distribution.h"
 #include "common/speculation/rules/verification_rule.h"
@@ -23,15 +22,11 @@ inline constexpr int32_t kNumTokens = 4;
 // How many requests a distribution is counted over. TANDEM_SAMPLES, of at least 10000, lowers it.
 inline const int kNumSamples = [] {
 #ifdef TANDEM_SANITIZED
-  int samples = 50'000;
+  constexpr uint64_t kMost = 50'000;
 #else
-  int samples = 1'000'000;
+  constexpr uint64_t kMost = 1'000'000;
 #endif
-  const char* const wanted = std::getenv("TANDEM_SAMPLES");
-  int number = 0;
-  if (wanted != nullptr && absl::SimpleAtoi(wanted, &number) && number >= 10'000)
-    samples = std::min(samples, number);
-  return samples;
+  return static_cast<int>(std::min(kMost, NumberFromEnvironment("TANDEM_SAMPLES", kMost, 10'000)));
 }();
 
 // SplitMix64, seeded.
