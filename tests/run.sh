@@ -24,7 +24,7 @@ readonly threaded_tests='rpc|engine_cpu|router_(core|service|etcd|feedback|http|
 # tests/run.sh --preset asan -- -R "e2e_test|cuda_engine".
 readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^plan|^reading_grade|^reference|^soak'
 # Of the tests under AddressSanitizer, those that take about half of the time, with what they are built from.
-readonly routing='^router|^cluster|^fuzz|^grpc|^common_rpc'
+readonly routing='^router|^cluster|^simulation|^fuzz|^grpc|^common_rpc'
 # Tests that speak gRPC take long to compile, and already run under ThreadSanitizer. tests/run.sh --preset asan also runs
 # them under AddressSanitizer.
 readonly remote='service_test|cli|end_to_end|rpc_streams'
@@ -47,7 +47,7 @@ Installs missing packages, builds everything and runs every test.
                  concurrent code under ThreadSanitizer
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
   --in-turn      of what --sanitizers and --aarch64 ask for, one part of four: AddressSanitizer for router, RPC,
-                 simulated cluster and fuzz targets; AddressSanitizer for all other tests; ThreadSanitizer; or 64-bit Arm.
+                 simulations and fuzz targets; AddressSanitizer for all other tests; ThreadSanitizer; or 64-bit Arm.
                  Which one follows from the commit's content: the same commit always gets the same part
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
                  test them
@@ -251,13 +251,13 @@ take_turn() {
   fi
   case $((16#${tree:0:8} % 4)) in
     0)
-      name='AddressSanitizer, without router, RPC, simulated cluster and fuzz targets'
+      name='AddressSanitizer, without router, RPC, simulations and fuzz targets'
       tsan=false
       aarch64=false
       asan_selection=(-LE slow -E "$unsanitized|$remote|$routing")
       ;;
     1)
-      name='AddressSanitizer for router, RPC, simulated cluster and fuzz targets'
+      name='AddressSanitizer for router, RPC, simulations and fuzz targets'
       tsan=false
       aarch64=false
       asan_selection=(-LE slow -E "$unsanitized|$remote" -R "$routing")
