@@ -81,7 +81,7 @@ replace proto/python/pyproject.toml '^version = "[0-9.]+"$' "version = \"$versio
 replace CHANGELOG.md "^## \[$version\] - Unreleased$" "## [$version] - $(date +%Y-%m-%d)"
 
 if ! $skip_tests; then
-  tests/run.sh
+  tests/run.sh --sanitizers --aarch64
   python3 deploy/sbom.py build/dev/bin >"build/tandem-$version.cdx.json"
   echo "bill of materials: build/tandem-$version.cdx.json"
 fi

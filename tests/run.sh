@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs packages, builds everything and runs every test. CI runs this script with --sanitizers and --in-turn.
+# Installs packages, builds everything and runs every test. CI runs this script with --part any.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -9,7 +9,7 @@ preset=dev
 quick=false
 sanitizers=false
 aarch64=false
-in_turn=false
+part=
 clients=false
 unity=OFF
 rerun=false
@@ -23,7 +23,7 @@ readonly threaded_tests='rpc|engine_cpu|router_(core|service|etcd|feedback|http|
 # Scripts, benchmarks, and tests that take many minutes under a sanitizer. To run the latter anyway:
 # tests/run.sh --preset asan -- -R "e2e_test|cuda_engine".
 readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^plan|^reading_grade|^reference|^soak'
-# Of the tests under AddressSanitizer, those that take about half of the time, with what they are built from.
+# Of the tests under AddressSanitizer, those that take about half of its time, compiling included.
 readonly routing='^router|^cluster|^simulation|^fuzz|^grpc|^common_rpc'
 # Tests that speak gRPC take long to compile, and already run under ThreadSanitizer. tests/run.sh --preset asan also runs
 # them under AddressSanitizer.
@@ -31,7 +31,7 @@ readonly remote='service_test|cli|end_to_end|rpc_streams'
 
 usage() {
   cat <<'EOF'
-usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--in-turn] [--clients] [--unity]
+usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--part P] [--clients] [--unity]
                     [--rerun] [--help] [-- ctest arguments]
        tests/run.sh --changed [--base REV] [--preset P]
 
@@ -46,9 +46,12 @@ Installs missing packages, builds everything and runs every test.
   --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the tests of
                  concurrent code under ThreadSanitizer
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
-  --in-turn      of what --sanitizers and --aarch64 ask for, one part of four: AddressSanitizer for router, RPC,
-                 simulations and fuzz targets; AddressSanitizer for all other tests; ThreadSanitizer; or 64-bit Arm.
-                 Which one follows from the commit's content: the same commit always gets the same part
+  --part P       then run one of the four parts of --sanitizers --aarch64:
+                   asan-router   AddressSanitizer and UndefinedBehaviorSanitizer for router, RPC, simulations and fuzz targets
+                   asan-rest     the same for all other tests
+                   tsan          ThreadSanitizer
+                   aarch64       64-bit Arm
+                   any           one of these, chosen by a hash of the sources: the same sources always get the same part
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
                  test them
   --unity        unity build: halves the time of a first build or better; rebuilds take longer
@@ -72,7 +75,11 @@ while (($# > 0)); do
     --quick) quick=true ;;
     --sanitizers) sanitizers=true ;;
     --aarch64) aarch64=true ;;
-    --in-turn) in_turn=true ;;
+    --part)
+      [[ -n ${2-} ]] || { echo "run.sh: --part needs a value" >&2 && exit 2; }
+      part=$2
+      shift
+      ;;
     --clients) clients=true ;;
     --unity) unity=ON ;;
     --rerun) rerun=true ;;
@@ -95,11 +102,15 @@ while (($# > 0)); do
   shift
 done
 
-if $in_turn && ! { $sanitizers && $aarch64; }; then
-  echo "run.sh: --in-turn chooses among what --sanitizers and --aarch64 ask for: it needs both" >&2
+if [[ -n $part ]] && { $sanitizers || $aarch64; }; then
+  echo "run.sh: --part runs one part of --sanitizers --aarch64: use it without these" >&2
   exit 2
 fi
-if $changed && { $quick || $sanitizers || $aarch64 || $clients || ((${#ctest_arguments[@]} > 0)); }; then
+if [[ $part != @(|asan-router|asan-rest|tsan|aarch64|any) ]]; then
+  echo "run.sh: unknown part '$part': expected asan-router, asan-rest, tsan, aarch64 or any" >&2
+  exit 2
+fi
+if $changed && { $quick || $sanitizers || $aarch64 || [[ -n $part ]] || $clients || ((${#ctest_arguments[@]} > 0)); }; then
   echo "run.sh: --changed selects the tests itself: of the other options it takes --base, --preset, --unity and --rerun" >&2
   exit 2
 fi
@@ -242,40 +253,29 @@ tsan=$sanitizers
 asan_selection=(-LE slow -E "$unsanitized|$remote")
 tsan_selection=(-LE slow -E "$unsanitized|^verifier_cuda" -R "$threaded_tests")
 
-# Leaves one part of the sanitizer stages and 64-bit Arm.
-take_turn() {
-  local tree name
-  if ! tree=$(git rev-parse --verify --quiet 'HEAD^{tree}'); then
-    echo "run.sh: --in-turn: this is no checkout of git, so every part runs"
-    return 0
-  fi
-  case $((16#${tree:0:8} % 4)) in
-    0)
-      name='AddressSanitizer, without router, RPC, simulations and fuzz targets'
-      tsan=false
-      aarch64=false
-      asan_selection=(-LE slow -E "$unsanitized|$remote|$routing")
-      ;;
-    1)
-      name='AddressSanitizer for router, RPC, simulations and fuzz targets'
-      tsan=false
-      aarch64=false
-      asan_selection=(-LE slow -E "$unsanitized|$remote" -R "$routing")
-      ;;
-    2)
-      name=ThreadSanitizer
-      asan=false
-      aarch64=false
-      ;;
-    3)
-      name='64-bit Arm'
-      asan=false
-      tsan=false
-      ;;
-  esac
-  echo "run.sh: the turn of ${tree:0:8}: $name"
+# Chooses one of the four parts.
+any_part() {
+  local parts=(asan-router asan-rest tsan aarch64) hash
+  hash=$(find common drafter proto router tests verifier -type f ! -path '*/__pycache__/*' -print0 | LC_ALL=C sort -z |
+    xargs -0 cat | sha256sum)
+  echo "${parts[16#${hash:0:8} % 4]}"
 }
-if $in_turn; then take_turn; fi
+
+if [[ $part == any ]]; then part=$(any_part); fi
+case $part in
+  '') ;;
+  asan-router)
+    asan=true
+    asan_selection=(-LE slow -E "$unsanitized|$remote" -R "$routing")
+    ;;
+  asan-rest)
+    asan=true
+    asan_selection=(-LE slow -E "$unsanitized|$remote|$routing")
+    ;;
+  tsan) tsan=true ;;
+  aarch64) aarch64=true ;;
+esac
+if [[ -n $part ]]; then summary+=("$(printf '%-28s %s' part "$part")"); fi
 
 # What is emulated.
 readonly aarch64_targets=(tandem_common_engine_cpu_test tandem_row_invariance_test)

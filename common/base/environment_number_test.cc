@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
@@ -22,16 +23,20 @@ TEST_F(EnvironmentNumberTest, IsWhatIsSet) {
   EXPECT_EQ(NumberFromEnvironment(kName, 7), 18446744073709551615u);
 }
 
-TEST_F(EnvironmentNumberTest, EndsTheProcessIfWhatIsSetCannotBeUsed) {
+using EnvironmentNumberDeathTest = EnvironmentNumberTest;
+
+TEST_F(EnvironmentNumberDeathTest, EndsTheProcessIfWhatIsSetCannotBeUsed) {
   for (const char* value : {"", "many", "-1", "1.5", "18446744073709551616"}) {
     setenv(kName, value, 1);
     EXPECT_EXIT(NumberFromEnvironment(kName, 7), ::testing::ExitedWithCode(2),
-                "expected a number of at least 0")
+                "expected a whole number from 0 to 18446744073709551615")
         << value;
   }
-  setenv(kName, "9", 1);
-  EXPECT_EXIT(NumberFromEnvironment(kName, 70, 10), ::testing::ExitedWithCode(2),
-              "TANDEM_ENVIRONMENT_NUMBER_TEST='9': expected a number of at least 10");
+  for (const char* value : {"9", "21"}) {
+    setenv(kName, value, 1);
+    EXPECT_EXIT(NumberFromEnvironment(kName, 15, 10, 20), ::testing::ExitedWithCode(2),
+                absl::StrCat(kName, "='", value, "': expected a whole number from 10 to 20"));
+  }
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ TEST_P(FuzzTest, WithstandsWhatWasFoundBefore) {
 }
 
 TEST_P(FuzzTest, WithstandsSpoiltSeeds) {
-  const auto times = static_cast<int>(NumberFromEnvironment("TANDEM_FUZZ_TIMES", 1, 1));
+  const auto times = static_cast<int>(NumberFromEnvironment("TANDEM_FUZZ_TIMES", 1, 1, 10'000));
   const std::vector<std::string> seeds = GetParam().seeds();
   Spoiler spoiler(HashBytes(GetParam().name));
   int num_taken = 0, num_refused = 0;

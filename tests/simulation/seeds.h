@@ -14,9 +14,9 @@ namespace tandem::simulation {
 //   NAME_FIRST   the first of them
 struct Seeds {
   Seeds(absl::string_view name, uint64_t count) {
-    const uint64_t only = NumberFromEnvironment(absl::StrCat(name, "_SEED"), 0);
+    const uint64_t only = NumberFromEnvironment(absl::StrCat(name, "_SEED"), 0, 1);
     is_single = only > 0;
-    begin = is_single ? only : NumberFromEnvironment(absl::StrCat(name, "_FIRST"), 1);
+    begin = is_single ? only : NumberFromEnvironment(absl::StrCat(name, "_FIRST"), 1, 1);
     end = begin + (is_single ? 1 : count);
   }
 

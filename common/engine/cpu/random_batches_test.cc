@@ -78,8 +78,8 @@ void RunSeed(uint64_t seed, int most_batches, Totals* totals) {
 }
 
 TEST(RandomBatches, GiveEveryRowWhatItIsAlone) {
-  const uint64_t only = NumberFromEnvironment("TANDEM_BATCH_SEED", 0);
-  auto wanted = static_cast<int>(NumberFromEnvironment("TANDEM_BATCHES", 10'000));
+  const uint64_t only = NumberFromEnvironment("TANDEM_BATCH_SEED", 0, 1);
+  auto wanted = static_cast<int>(NumberFromEnvironment("TANDEM_BATCHES", 10'000, 1, 1'000'000'000));
   if (kSanitized) wanted = std::min(wanted, 200);
   Totals totals;
   for (uint64_t seed = only > 0 ? only : 1; totals.batches < wanted && !HasFailure(); ++seed) {
