@@ -13,7 +13,7 @@ Prepares release VERSION, such as 0.2.0, on the current branch:
 
   1. checks that the tree is clean, that the tag is new, and that CHANGELOG.md has a section "## [VERSION] - Unreleased"
   2. writes VERSION to CMakeLists.txt and proto/python/pyproject.toml, and today's date to the changelog
-  3. runs tests/run.sh
+  3. runs tests/run.sh --sanitizers --aarch64
   4. writes the bill of materials of the build to build/tandem-VERSION.cdx.json
   5. commits "Release VERSION" and makes the annotated tag vVERSION
 
