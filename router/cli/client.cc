@@ -133,14 +133,25 @@ absl::Status Client::Run(absl::Time deadline, const v1::GenerateRequest& request
   TANDEM_RETURN_IF_ERROR(CheckTexts(request));
   grpc::ClientContext context;
   Prepare(context, deadline);
-  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
+  std::atomic<bool> cancelled{false};
+  const auto cancel = [&] {
+    cancelled = true;
+    context.TryCancel();
+  };
+  const Interrupts::Watch watch(interrupts_, cancel);
   const auto stub = v1::Generation::NewStub(channel_);
   const auto reader = stub->Generate(&context, request);
   v1::GenerateResponse event;
   while (reader->Read(&event)) {
-    if (!on_event(event)) context.TryCancel();
+    if (!on_event(event)) cancel();
   }
-  return Explain(reader->Finish());
+  const grpc::Status status = reader->Finish();
+  // gRPC itself answers so to a call that reaches a server while this shuts down.
+  if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled) {
+    return absl::UnavailableError(
+        absl::StrCat(connection_.endpoint, " cancelled the request: ", status.error_message()));
+  }
+  return Explain(status);
 }
 
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {

@@ -264,8 +264,8 @@ class LostDrafterTest(unittest.TestCase):
     def start(self, verifier_flags=()):
         self.stack = Stack()
         self.addCleanup(self.stack.close)
-        # Steps that take as long as those of a large model: drafts pay, also on a busy machine.
-        steps = ("--simulate-target-ms", "20")
+        # Steps so long that drafts pay also on a machine that is busy with other tests.
+        steps = ("--simulate-target-ms", "50")
         self.stack.start_all(verifier_flags=("--local-drafter", None, *steps, *verifier_flags))
         self.prometheus = Prometheus(self.stack)
         self.addCleanup(self.prometheus.close)
@@ -318,7 +318,7 @@ class LostDrafterTest(unittest.TestCase):
 
     def test_a_drafter_that_is_too_slow_to_pay(self):
         self.start(verifier_flags=("--window-policy", "goodput"))
-        self.stack.replace("drafter", self.stack.start_drafter, "--simulate-draft-ms", "150")
+        self.stack.replace("drafter", self.stack.start_drafter, "--simulate-draft-ms", "500")
         since = time.monotonic()
         self.assert_seen(since, lambda: self.values(DRAFTED).get(self.drafter, 1.0) < 0.1, "TandemDrafterSuspended")
 

@@ -1,6 +1,7 @@
 """The Python package proto/python against real routers: outputs, errors, and routers that are lost half way."""
 
 import asyncio
+import concurrent.futures
 import os
 import unittest
 
@@ -9,7 +10,7 @@ import tandem
 from certificates import Authority
 from processes import PATIENCE_SECONDS, TARGET, ProcessTest, request_for, wait_until
 from tandem.retries import Retries
-from tandem.v1 import generation_pb2, types_pb2
+from tandem.v1 import generation_pb2, generation_pb2_grpc, types_pb2
 
 PROMPT = "Once upon a time"
 TOKENS = 96
@@ -247,6 +248,64 @@ class OptionsTest(unittest.TestCase):
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
+class Leaving(generation_pb2_grpc.GenerationServicer):
+    """A server that shuts down when the first call comes, as gRPC answers then, and is back for the second."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def Generate(self, request, context):  # noqa: N802
+        self.cancel_first(context)
+        yield generation_pb2.GenerateResponse(started=generation_pb2.GenerationStarted(request_id="1", seed=1))
+        yield generation_pb2.GenerateResponse(chunk=generation_pb2.GenerationChunk(text="here"))
+        yield generation_pb2.GenerateResponse(finished=generation_pb2.GenerationFinished())
+
+    def ListModels(self, request, context):  # noqa: N802
+        self.cancel_first(context)
+        return generation_pb2.ListModelsResponse()
+
+    def cancel_first(self, context):
+        self.calls += 1
+        if self.calls == 1:
+            context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+
+
+class LeavingServerTest(unittest.TestCase):
+    """A CANCELLED that nobody here asked for is a lost server."""
+
+    def setUp(self):
+        self.leaving = Leaving()
+        server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+        generation_pb2_grpc.add_GenerationServicer_to_server(self.leaving, server)
+        self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        self.addCleanup(server.stop, None)
+
+    def client(self, kind, attempts=2):
+        retries = tandem.RetryPolicy(attempts=attempts)
+        return kind(self.address, timeout=PATIENCE_SECONDS, options=NO_PROXY, retries=retries)
+
+    def test_is_tried_again(self):
+        with self.client(tandem.Client) as client:
+            self.assertEqual(client.generate(PROMPT).text, "here")
+            self.leaving.calls = 0
+            self.assertEqual(client.list_models(), [])
+
+    def test_is_tried_again_by_many(self):
+        async def ask():
+            async with self.client(tandem.AsyncClient) as client:
+                self.assertEqual((await client.generate(PROMPT)).text, "here")
+                self.leaving.calls = 0
+                self.assertEqual(await client.list_models(), [])
+
+        asyncio.run(ask())
+
+    def test_is_told_without_retries(self):
+        with self.client(tandem.Client, attempts=1) as client, self.assertRaises(tandem.Error) as raised:
+            client.generate(PROMPT)
+        self.assertIs(raised.exception.code, grpc.StatusCode.CANCELLED)
+
+
 class RetriesTest(unittest.TestCase):
     """With a clock and dice of its own."""
 
@@ -265,6 +324,9 @@ class RetriesTest(unittest.TestCase):
             except tandem.Error as last:
                 self.assertIs(last, error)
                 return pauses
+
+    def test_a_server_that_shuts_down_is_lost(self):
+        self.assertEqual(self.pauses(self.make(2, attempts=1), tandem.Error(grpc.StatusCode.CANCELLED, "CANCELLED")), [0])
 
     def test_pauses_grow(self):
         self.assertEqual(self.pauses(self.make(1, attempts=5)), [0.1, 0.2, 0.4, 0.8])

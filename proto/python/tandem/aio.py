@@ -34,6 +34,7 @@ class AsyncClient:
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: list[Any] = []
         self._turn = 0
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -43,6 +44,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Cancels what runs and closes all connections."""
+        self._closed = True
         for channel in self._channels:
             await channel.close()
 
@@ -107,8 +109,11 @@ class AsyncClient:
                 reply = await self._begin(method, request, turn, retries)
                 self._turn = turn
                 return reply
-            except grpc.RpcError as error:
-                await asyncio.sleep(retries.pause(Error.of(error)))
+            except grpc.RpcError as rpc_error:
+                error = Error.of(rpc_error)
+                if self._closed:
+                    raise error from None
+                await asyncio.sleep(retries.pause(error))
                 turn += 1
 
 
@@ -169,7 +174,7 @@ class AsyncStream:
                 error = Error.of(rpc_error)
                 if output.finished:
                     return
-                if not output.resumable:
+                if not output.resumable or self._cancelled.is_set() or client._closed:
                     raise error from None
                 await self._pause(self._retries.pause(error))
                 turn += 1

@@ -41,6 +41,7 @@ class Client:
         self._channels = [self._channel(address) for address in self._connection.addresses]
         self._stubs = [stub_of(channel) for channel in self._channels]
         self._turn = 0  # Whose stub is asked first: the last one's that answered.
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +51,7 @@ class Client:
 
     def close(self) -> None:
         """Cancels what runs and closes all connections."""
+        self._closed = True
         for channel in self._channels:
             channel.close()
 
@@ -115,8 +117,11 @@ class Client:
                 reply = self._begin(method, request, turn, retries).result()
                 self._turn = turn
                 return reply
-            except grpc.RpcError as error:
-                threading.Event().wait(retries.pause(Error.of(error)))
+            except grpc.RpcError as rpc_error:
+                error = Error.of(rpc_error)
+                if self._closed:
+                    raise error from None
+                threading.Event().wait(retries.pause(error))
                 turn += 1
 
 
@@ -180,7 +185,7 @@ class Stream:
                 error = Error.of(rpc_error)
                 if output.finished:
                     return
-                if not output.resumable:
+                if not output.resumable or self._cancelled.is_set() or client._closed:
                     raise error from None
                 self._cancelled.wait(self._retries.pause(error))
                 turn += 1

@@ -52,8 +52,12 @@ class Retries:
         self._in_vain = 0
 
     def pause(self, error: Error) -> float:
-        """Seconds to wait before the next attempt; raises `error` when there is to be none."""
-        lost = error.code is grpc.StatusCode.UNAVAILABLE
+        """Seconds to wait before the next attempt; raises `error` when there is to be none.
+
+        Not for calls that were cancelled here.
+        """
+        # gRPC itself answers CANCELLED to a call that reaches a server while this shuts down.
+        lost = error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         asked_to_wait = error.code is grpc.StatusCode.RESOURCE_EXHAUSTED and error.retry_after is not None
         self._in_vain += 1
         rounds, among = divmod(self._in_vain, self._num_addresses)
