@@ -146,10 +146,10 @@ absl::Status Client::Run(absl::Time deadline, const v1::GenerateRequest& request
     if (!on_event(event)) cancel();
   }
   const grpc::Status status = reader->Finish();
+  if (cancelled && !status.ok()) return absl::CancelledError(status.error_message());
   // gRPC itself answers so to a call that reaches a server while this shuts down.
-  if (status.error_code() == grpc::StatusCode::CANCELLED && !cancelled) {
-    return absl::UnavailableError(
-        absl::StrCat(connection_.endpoint, " cancelled the request: ", status.error_message()));
+  if (status.error_code() == grpc::StatusCode::CANCELLED) {
+    return absl::UnavailableError(absl::StrCat("the server cancelled the request: ", status.error_message()));
   }
   return Explain(status);
 }

@@ -68,7 +68,8 @@ class Load:
             except grpc.RpcError as error:
                 with self.lock:
                     self.counts["lost_routers"] += 1
-                lost = error.code() == grpc.StatusCode.UNAVAILABLE and self.args.resume
+                # CANCELLED is what gRPC itself answers to a call that reaches a server while this shuts down.
+                lost = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) and self.args.resume
                 if not lost or attempt + 1 == MOST_ATTEMPTS:
                     raise
                 self.stopping.wait(0.1 * attempt)

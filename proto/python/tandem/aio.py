@@ -174,7 +174,9 @@ class AsyncStream:
                 error = Error.of(rpc_error)
                 if output.finished:
                     return
-                if not output.resumable or self._cancelled.is_set() or client._closed:
+                if self._cancelled.is_set():
+                    continue  # Which raises.
+                if not output.resumable or client._closed:
                     raise error from None
                 await self._pause(self._retries.pause(error))
                 turn += 1

@@ -185,7 +185,9 @@ class Stream:
                 error = Error.of(rpc_error)
                 if output.finished:
                     return
-                if not output.resumable or self._cancelled.is_set() or client._closed:
+                if self._cancelled.is_set():
+                    continue  # Which raises.
+                if not output.resumable or client._closed:
                     raise error from None
                 self._cancelled.wait(self._retries.pause(error))
                 turn += 1
