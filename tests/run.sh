@@ -24,7 +24,7 @@ readonly threaded_tests='rpc|engine_cpu|router_(core|service|etcd|feedback|http|
 # tests/run.sh --preset asan -- -R "e2e_test|cuda_engine".
 readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^plan|^reading_grade|^reference|^soak'
 # Of the tests under AddressSanitizer, those that take about half of its time, compiling included.
-readonly routing='^router|^cluster|^simulation|^fuzz|^grpc|^common_rpc'
+readonly router_part='^router|^cluster|^simulation|^fuzz|^grpc|^common_rpc'
 # Tests that speak gRPC take long to compile, and already run under ThreadSanitizer. tests/run.sh --preset asan also runs
 # them under AddressSanitizer.
 readonly remote='service_test|cli|end_to_end|rpc_streams'
@@ -266,11 +266,11 @@ case $part in
   '') ;;
   asan-router)
     asan=true
-    asan_selection=(-LE slow -E "$unsanitized|$remote" -R "$routing")
+    asan_selection=(-LE slow -E "$unsanitized|$remote" -R "$router_part")
     ;;
   asan-rest)
     asan=true
-    asan_selection=(-LE slow -E "$unsanitized|$remote|$routing")
+    asan_selection=(-LE slow -E "$unsanitized|$remote|$router_part")
     ;;
   tsan) tsan=true ;;
   aarch64) aarch64=true ;;

@@ -78,8 +78,8 @@ class DraftModelsTest(ProcessTest):
         """Load, promote, replace, roll back, unload; how many sessions went on with the version that was replaced."""
         self.load("tandem-draft-code-1m", f"{number}.0")
         self.wait_version(f"{number}.0")
-        # Any share will do, so that the verdict is known beforehand. A trial that has had fifty times its fewest rounds starts
-        # again and asks for more certainty: with one round, a noisy start would leave it without a verdict for long.
+        # Any share will do, so that the verdict is known beforehand. After fifty times its fewest rounds a trial starts again and
+        # asks for more certainty. With 1 as the fewest, a noisy start can leave it without a verdict for more than a minute.
         enough = ("--canary-promote", "true", "--canary-min-share", 0.01, "--canary-min-rounds", 50, "--canary-max-error", 0.4)
         self.end_trial("tandem_router_canary_promotions_total", number + 1, *enough, "--canary-max-requests", 0)
         self.assertEqual(self.own_drafter(), LEARNED)

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import os
+import threading
 import unittest
 
 import grpc
@@ -253,6 +254,7 @@ class Leaving(generation_pb2_grpc.GenerationServicer):
 
     def __init__(self):
         self.calls = 0
+        self.stays = None  # An event; answers come once it is set.
 
     def Generate(self, request, context):  # noqa: N802
         self.cancel_first(context)
@@ -268,6 +270,8 @@ class Leaving(generation_pb2_grpc.GenerationServicer):
         self.calls += 1
         if self.calls == 1:
             context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+        if self.stays is not None:
+            self.stays.wait(PATIENCE_SECONDS)
 
 
 class LeavingServerTest(unittest.TestCase):
@@ -275,7 +279,7 @@ class LeavingServerTest(unittest.TestCase):
 
     def setUp(self):
         self.leaving = Leaving()
-        server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+        server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
         generation_pb2_grpc.add_GenerationServicer_to_server(self.leaving, server)
         self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
@@ -291,7 +295,7 @@ class LeavingServerTest(unittest.TestCase):
             self.leaving.calls = 0
             self.assertEqual(client.list_models(), [])
 
-    def test_is_tried_again_by_many(self):
+    def test_is_tried_again_by_the_async_client(self):
         async def ask():
             async with self.client(tandem.AsyncClient) as client:
                 self.assertEqual((await client.generate(PROMPT)).text, "here")
@@ -299,6 +303,19 @@ class LeavingServerTest(unittest.TestCase):
                 self.assertEqual(await client.list_models(), [])
 
         asyncio.run(ask())
+
+    def test_closing_a_client_is_no_lost_server(self):
+        self.leaving.calls = 1
+        self.leaving.stays = threading.Event()
+        self.addCleanup(self.leaving.stays.set)
+        for call in (lambda client: client.generate(PROMPT), lambda client: client.list_models()):
+            client = self.client(tandem.Client)
+            closing = threading.Timer(0.2, client.close)
+            closing.start()
+            with self.assertRaises(tandem.Error) as raised:
+                call(client)
+            closing.join()
+            self.assertIs(raised.exception.code, grpc.StatusCode.CANCELLED)
 
     def test_is_told_without_retries(self):
         with self.client(tandem.Client, attempts=1) as client, self.assertRaises(tandem.Error) as raised:

@@ -34,7 +34,6 @@ class AsyncClient:
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: list[Any] = []
         self._turn = 0
-        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -44,7 +43,6 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Cancels what runs and closes all connections."""
-        self._closed = True
         for channel in self._channels:
             await channel.close()
 
@@ -109,11 +107,8 @@ class AsyncClient:
                 reply = await self._begin(method, request, turn, retries)
                 self._turn = turn
                 return reply
-            except grpc.RpcError as rpc_error:
-                error = Error.of(rpc_error)
-                if self._closed:
-                    raise error from None
-                await asyncio.sleep(retries.pause(error))
+            except grpc.RpcError as error:
+                await asyncio.sleep(retries.pause(Error.of(error)))
                 turn += 1
 
 
@@ -175,8 +170,8 @@ class AsyncStream:
                 if output.finished:
                     return
                 if self._cancelled.is_set():
-                    continue  # Which raises.
-                if not output.resumable or client._closed:
+                    continue  # The loop raises what the request was cancelled with.
+                if not output.resumable:
                     raise error from None
                 await self._pause(self._retries.pause(error))
                 turn += 1

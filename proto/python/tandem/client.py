@@ -186,7 +186,7 @@ class Stream:
                 if output.finished:
                     return
                 if self._cancelled.is_set():
-                    continue  # Which raises.
+                    continue  # The loop raises what the request was cancelled with.
                 if not output.resumable or client._closed:
                     raise error from None
                 self._cancelled.wait(self._retries.pause(error))
