@@ -239,15 +239,16 @@ void DraftSession::PromoteLayers() {
   uint32_t deepest = limits_.depth;
   if (is_medusa()) deepest = std::min(deepest, static_cast<uint32_t>(levels_.size()));
   for (uint32_t depth = 1; depth < deepest && tree_.size() < limits_.nodes; ++depth) {
-    std::vector<Candidate> level;
-    std::vector<Candidate> rest;
-    for (const Candidate& candidate : candidates_) {
-      const TreeNode* parent = tree_.Find(candidate.parent);
-      const bool on_level = (parent == nullptr ? 1 : parent->depth + 1) == depth;
-      (on_level ? level : rest).push_back(candidate);
-    }
+    if (IsLayerFull(depth)) continue;
+    const auto level_begin =
+        std::partition(candidates_.begin(), candidates_.end(), [this, depth](const Candidate& candidate) {
+          const TreeNode* parent = tree_.Find(candidate.parent);
+          return (parent == nullptr ? 1 : parent->depth + 1) != depth;
+        });
+    if (level_begin == candidates_.end()) continue;  // All are where they were, so still a heap.
+    std::vector<Candidate> level(level_begin, candidates_.end());
+    candidates_.erase(level_begin, candidates_.end());
     absl::c_sort(level, [](const Candidate& a, const Candidate& b) { return IsWorse(b, a); });
-    candidates_ = std::move(rest);
     std::make_heap(candidates_.begin(), candidates_.end(), IsWorse);
     size_t taken = 0;
     while (taken < level.size() && tree_.size() < limits_.nodes && !IsLayerFull(depth)) {
