@@ -72,11 +72,12 @@ Client::Client(const ConnectionOptions& connection, Interrupts& interrupts)
     : connection_(connection),
       credentials_(OpenClientSecurity(connection.tls, absl::Now())),
       interrupts_(interrupts),
-      channel_(Connect(connection.endpoint)) {}
+      server_(Connect(connection.endpoint)) {}
 
-std::shared_ptr<grpc::Channel> Client::Connect(const std::string& endpoint) const {
-  return tandem::CreateChannel(endpoint, credentials_.ok() ? *credentials_ : nullptr, "",
-                               kClientConnectTimeout);
+Client::Server Client::Connect(const std::string& endpoint) const {
+  return {.endpoint = endpoint,
+          .channel = tandem::CreateChannel(endpoint, credentials_.ok() ? *credentials_ : nullptr, "",
+                                           kClientConnectTimeout)};
 }
 
 absl::Status Client::CheckConnection() const {
@@ -96,15 +97,15 @@ constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 absl::Status Client::GenerateWithRetry(const v1::GenerateRequest& request,
                                        const std::function<bool(const v1::GenerateResponse&)>& on_event) {
   const absl::Time deadline = absl::Now() + connection_.timeout;
-  std::vector<std::shared_ptr<grpc::Channel>> channels = {channel_};
-  for (const std::string& endpoint : connection_.other_endpoints) channels.push_back(Connect(endpoint));
+  std::vector<Server> servers = {server_};
+  for (const std::string& endpoint : connection_.other_endpoints) servers.push_back(Connect(endpoint));
   std::atomic<bool> interrupted{false};
   Resumption resumption(request);
   size_t in_vain = 0;
   for (size_t attempt = 0;; ++attempt) {
     bool progress = false;
-    channel_ = channels[attempt % channels.size()];
-    absl::Status status = Run(deadline, resumption.request(), [&](const v1::GenerateResponse& event) {
+    server_ = servers[attempt % servers.size()];
+    absl::Status status = Stream(deadline, resumption.request(), [&](const v1::GenerateResponse& event) {
       progress = true;
       if (!resumption.OnEvent(event) || on_event(event)) return true;
       interrupted = true;
@@ -114,9 +115,9 @@ absl::Status Client::GenerateWithRetry(const v1::GenerateRequest& request,
       return resumption.finished() ? absl::OkStatus() : status;
     }
     in_vain = progress ? 0 : in_vain + 1;
-    if (in_vain >= kAttemptsPerEndpoint * channels.size()) return status;
+    if (in_vain >= kAttemptsPerEndpoint * servers.size()) return status;
     absl::Duration pause = absl::ZeroDuration();
-    if (in_vain >= channels.size()) pause = kFirstPause * (1 << (in_vain / channels.size() - 1));
+    if (in_vain >= servers.size()) pause = kFirstPause * (1 << (in_vain / servers.size() - 1));
     if (absl::Now() + pause >= deadline) return status;
     absl::SleepFor(pause);
   }
@@ -124,97 +125,82 @@ absl::Status Client::GenerateWithRetry(const v1::GenerateRequest& request,
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,
                               const std::function<bool(const v1::GenerateResponse&)>& on_event) {
-  return Run(absl::Now() + connection_.timeout, request, on_event);
+  return Stream(absl::Now() + connection_.timeout, request, on_event);
 }
 
-absl::Status Client::Run(absl::Time deadline, const v1::GenerateRequest& request,
-                         const std::function<bool(const v1::GenerateResponse&)>& on_event) {
-  TANDEM_RETURN_IF_ERROR(CheckConnection());
+absl::Status Client::Stream(absl::Time deadline, const v1::GenerateRequest& request,
+                            const std::function<bool(const v1::GenerateResponse&)>& on_event) {
   TANDEM_RETURN_IF_ERROR(CheckTexts(request));
-  grpc::ClientContext context;
-  Prepare(context, deadline);
-  std::atomic<bool> cancelled{false};
-  const auto cancel = [&] {
-    cancelled = true;
-    context.TryCancel();
-  };
-  const Interrupts::Watch watch(interrupts_, cancel);
-  const auto stub = v1::Generation::NewStub(channel_);
-  const auto reader = stub->Generate(&context, request);
-  v1::GenerateResponse event;
-  while (reader->Read(&event)) {
-    if (!on_event(event)) cancel();
-  }
-  const grpc::Status status = reader->Finish();
-  if (cancelled && !status.ok()) return absl::CancelledError(status.error_message());
+  return Run(deadline, [&](Call& call) {
+    const auto stub = v1::Generation::NewStub(server_.channel);
+    const auto reader = stub->Generate(&call.context, request);
+    v1::GenerateResponse event;
+    while (reader->Read(&event)) {
+      if (!on_event(event)) call.Cancel();
+    }
+    return reader->Finish();
+  });
+}
+
+absl::Status Client::Run(absl::Time deadline, absl::FunctionRef<grpc::Status(Call&)> run) {
+  TANDEM_RETURN_IF_ERROR(CheckConnection());
+  Call call;
+  Prepare(call.context, deadline);
+  const Interrupts::Watch watch(interrupts_, [&call] { call.Cancel(); });
+  const grpc::Status status = run(call);
+  if (call.cancelled && !status.ok()) return absl::CancelledError(status.error_message());
   // gRPC itself answers so to a call that reaches a server while this shuts down.
   if (status.error_code() == grpc::StatusCode::CANCELLED) {
-    return absl::UnavailableError(absl::StrCat("the server cancelled the request: ", status.error_message()));
+    return absl::UnavailableError(
+        absl::StrCat(server_.endpoint, " cancelled the request: ", status.error_message()));
   }
   return Explain(status);
 }
 
+absl::Status Client::RunWithTimeout(absl::FunctionRef<grpc::Status(Call&)> run) {
+  return Run(absl::Now() + connection_.timeout, run);
+}
+
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
-  TANDEM_RETURN_IF_ERROR(CheckConnection());
-  grpc::ClientContext context;
-  Prepare(context, absl::Now() + connection_.timeout);
-  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
   v1::ServerInfo info;
-  const grpc::Status status = v1::Admin::NewStub(channel_)->GetServerInfo(&context, {}, &info);
-  if (!status.ok()) return Explain(status);
+  TANDEM_RETURN_IF_ERROR(RunWithTimeout([&](Call& call) {
+    return v1::Admin::NewStub(server_.channel)->GetServerInfo(&call.context, {}, &info);
+  }));
   return info;
 }
 
 absl::Status Client::CallAdmin(
-    const std::function<grpc::Status(v1::RouterAdmin::Stub&, grpc::ClientContext&)>& call) {
-  TANDEM_RETURN_IF_ERROR(CheckConnection());
-  grpc::ClientContext context;
-  Prepare(context, absl::Now() + connection_.timeout);
-  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
-  const auto stub = v1::RouterAdmin::NewStub(channel_);
-  return Explain(call(*stub, context));
+    const std::function<grpc::Status(v1::RouterAdmin::Stub&, grpc::ClientContext&)>& admin) {
+  return RunWithTimeout(
+      [&](Call& call) { return admin(*v1::RouterAdmin::NewStub(server_.channel), call.context); });
 }
 
 absl::Status Client::CallVerifier(
-    const std::function<grpc::Status(v1::Verifier::Stub&, grpc::ClientContext&)>& call) {
-  TANDEM_RETURN_IF_ERROR(CheckConnection());
-  grpc::ClientContext context;
-  Prepare(context, absl::Now() + connection_.timeout);
-  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
-  const auto stub = v1::Verifier::NewStub(channel_);
-  return Explain(call(*stub, context));
+    const std::function<grpc::Status(v1::Verifier::Stub&, grpc::ClientContext&)>& verifier) {
+  return RunWithTimeout(
+      [&](Call& call) { return verifier(*v1::Verifier::NewStub(server_.channel), call.context); });
 }
 
 absl::Status Client::CallDrafter(
-    const std::function<grpc::Status(v1::Drafter::Stub&, grpc::ClientContext&)>& call) {
-  TANDEM_RETURN_IF_ERROR(CheckConnection());
-  grpc::ClientContext context;
-  Prepare(context, absl::Now() + connection_.timeout);
-  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
-  const auto stub = v1::Drafter::NewStub(channel_);
-  return Explain(call(*stub, context));
+    const std::function<grpc::Status(v1::Drafter::Stub&, grpc::ClientContext&)>& drafter) {
+  return RunWithTimeout(
+      [&](Call& call) { return drafter(*v1::Drafter::NewStub(server_.channel), call.context); });
 }
 
 absl::StatusOr<v1::ChoiceExplanation> Client::ExplainChoice(const v1::ExplainChoiceRequest& request) {
-  TANDEM_RETURN_IF_ERROR(CheckConnection());
   TANDEM_RETURN_IF_ERROR(CheckTexts(request.request()));
-  grpc::ClientContext context;
-  Prepare(context, absl::Now() + connection_.timeout);
-  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
   v1::ChoiceExplanation explanation;
-  const grpc::Status status = v1::Routing::NewStub(channel_)->ExplainChoice(&context, request, &explanation);
-  if (!status.ok()) return Explain(status);
+  TANDEM_RETURN_IF_ERROR(RunWithTimeout([&](Call& call) {
+    return v1::Routing::NewStub(server_.channel)->ExplainChoice(&call.context, request, &explanation);
+  }));
   return explanation;
 }
 
 absl::StatusOr<v1::CalibrateResponse> Client::Calibrate(const v1::CalibrateRequest& request) {
-  TANDEM_RETURN_IF_ERROR(CheckConnection());
-  grpc::ClientContext context;
-  Prepare(context, absl::Now() + connection_.timeout);
-  const Interrupts::Watch watch(interrupts_, [&context] { context.TryCancel(); });
   v1::CalibrateResponse response;
-  const grpc::Status status = v1::Routing::NewStub(channel_)->Calibrate(&context, request, &response);
-  if (!status.ok()) return Explain(status);
+  TANDEM_RETURN_IF_ERROR(RunWithTimeout([&](Call& call) {
+    return v1::Routing::NewStub(server_.channel)->Calibrate(&call.context, request, &response);
+  }));
   return response;
 }
 
@@ -232,12 +218,12 @@ absl::Status Client::Explain(const grpc::Status& grpc_status) const {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
       // A router that answers with this status has a connection to say so.
-      if (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return status;
+      if (server_.channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return status;
       return absl::UnavailableError(absl::StrCat(
-          "cannot connect to ", connection_.endpoint, ": ", status.message(),
+          "cannot connect to ", server_.endpoint, ": ", status.message(),
           "\nIs a router running there, and does it use TLS only if --tls-ca is given? "
           "`tandem-router --config router.yaml --listen ",
-          connection_.endpoint, "` starts one; --endpoint or TANDEM_ENDPOINT sets another address."));
+          server_.endpoint, "` starts one; --endpoint or TANDEM_ENDPOINT sets another address."));
     case absl::StatusCode::kUnauthenticated:
       return with_advice(connection_.token.empty()
                              ? "Give the tenant's token with --token or TANDEM_TOKEN."

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -65,32 +67,49 @@ class Client {
   absl::StatusOr<v1::ChoiceExplanation> ExplainChoice(const v1::ExplainChoiceRequest& request);
   absl::StatusOr<v1::CalibrateResponse> Calibrate(const v1::CalibrateRequest& request);
 
-  // Runs a call to a verifier; an interrupt cancels it. Errors as in Generate.
-  absl::Status CallVerifier(
-      const std::function<grpc::Status(v1::Verifier::Stub&, grpc::ClientContext&)>& call);
-
-  // The same for a drafter.
-  absl::Status CallDrafter(const std::function<grpc::Status(v1::Drafter::Stub&, grpc::ClientContext&)>& call);
-
-  // Runs a call to v1::RouterAdmin; an interrupt cancels it. Errors as in Generate.
+  // Run a call to one kind of server; an interrupt cancels it. Errors as in Generate.
   absl::Status CallAdmin(
-      const std::function<grpc::Status(v1::RouterAdmin::Stub&, grpc::ClientContext&)>& call);
+      const std::function<grpc::Status(v1::RouterAdmin::Stub&, grpc::ClientContext&)>& admin);
+  absl::Status CallVerifier(
+      const std::function<grpc::Status(v1::Verifier::Stub&, grpc::ClientContext&)>& verifier);
+  absl::Status CallDrafter(
+      const std::function<grpc::Status(v1::Drafter::Stub&, grpc::ClientContext&)>& drafter);
 
  private:
+  struct Server {
+    std::string endpoint;
+    std::shared_ptr<grpc::Channel> channel;
+  };
+  // A call that this side can cancel, from any thread.
+  struct Call {
+    void Cancel() {
+      cancelled = true;
+      context.TryCancel();
+    }
+
+    grpc::ClientContext context;
+    std::atomic<bool> cancelled{false};
+  };
+
   // A channel with the connection's security. If its files are invalid, every call fails.
-  std::shared_ptr<grpc::Channel> Connect(const std::string& endpoint) const;
+  Server Connect(const std::string& endpoint) const;
   // Checks the options before gRPC gets them.
   absl::Status CheckConnection() const;
   // Sets deadline and token.
   void Prepare(grpc::ClientContext& context, absl::Time deadline) const;
-  absl::Status Run(absl::Time deadline, const v1::GenerateRequest& request,
-                   const std::function<bool(const v1::GenerateResponse&)>& on_event);
+  // Runs a call that an interrupt cancels. Cancelled only if this side cancelled it: if the server did, that
+  // is Unavailable.
+  absl::Status Run(absl::Time deadline, absl::FunctionRef<grpc::Status(Call&)> run);
+  // The same, until the connection's timeout.
+  absl::Status RunWithTimeout(absl::FunctionRef<grpc::Status(Call&)> run);
+  absl::Status Stream(absl::Time deadline, const v1::GenerateRequest& request,
+                      const std::function<bool(const v1::GenerateResponse&)>& on_event);
   absl::Status Explain(const grpc::Status& status) const;
 
   const ConnectionOptions connection_;
   const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials_;
   Interrupts& interrupts_;
-  std::shared_ptr<grpc::Channel> channel_;
+  Server server_;  // Which is called, or was last.
 };
 
 }  // namespace tandem::cli

@@ -2,14 +2,12 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
-#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/config/flags.h"
@@ -17,9 +15,6 @@
 #include "common/rpc/channel.h"
 #include "gmock/gmock.h"
 #include "grpcpp/client_context.h"
-#include "grpcpp/security/server_credentials.h"
-#include "grpcpp/server.h"
-#include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "router/cli/commands.h"
@@ -27,7 +22,6 @@
 #include "router/testing/letter_encoder.h"
 #include "router/testing/stub_verifier.h"
 #include "router/testing/test_router.h"
-#include "tandem/v1/generation.grpc.pb.h"
 #include "tandem/v1/registry.grpc.pb.h"
 
 namespace tandem::cli {
@@ -44,30 +38,6 @@ using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-// A server as a client sees it that reaches it while it shuts down: gRPC itself cancels the call.
-class LeavingServer : public v1::Generation::Service {
- public:
-  LeavingServer() {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-    endpoint_ = absl::StrCat("127.0.0.1:", port);
-  }
-
-  const std::string& endpoint() const { return endpoint_; }
-
-  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest*,
-                        grpc::ServerWriter<v1::GenerateResponse>*) override {
-    return {grpc::StatusCode::CANCELLED, "CANCELLED"};
-  }
-
- private:
-  std::string endpoint_;
-  std::unique_ptr<grpc::Server> server_;
-};
 
 v1::RouterConfig Config(const std::string& verifier) {
   v1::RouterConfig config = LettersConfig({verifier});
@@ -106,20 +76,6 @@ TEST_F(EndToEndTest, GenerateStreamsText) {
   EXPECT_EQ(RunTandem({"generate", "hi"}), kExitOk);
   EXPECT_EQ(out_.str(), "hello world\n");
   EXPECT_EQ(err_.str(), "");
-}
-
-TEST_F(EndToEndTest, RetryTakesACallThatItDidNotCancelForALostRouter) {
-  verifier_.SetScript(Saying("hello", 3));
-  const LeavingServer leaving;
-  const std::vector<std::string> arguments = {
-      "generate",         "hi",         "--token",         "secret-z", "--endpoint",
-      leaving.endpoint(), "--endpoint", router_.endpoint()};
-  std::vector<std::string> retrying = arguments;
-  retrying.push_back("--retry");
-  EXPECT_EQ(RunRaw(retrying), kExitOk) << err_.str();
-  EXPECT_EQ(out_.str(), "hello\n");
-  EXPECT_EQ(RunRaw(arguments), kExitFailure);
-  EXPECT_THAT(err_.str(), HasSubstr("the server cancelled the request: CANCELLED"));
 }
 
 TEST_F(EndToEndTest, RetryGoesOnWhereARouterWasLost) {
