@@ -289,6 +289,10 @@ class LeavingServerTest(unittest.TestCase):
         retries = tandem.RetryPolicy(attempts=attempts)
         return kind(self.address, timeout=PATIENCE_SECONDS, options=NO_PROXY, retries=retries)
 
+    def pausing_client(self, kind):
+        retries = tandem.RetryPolicy(first_pause=PATIENCE_SECONDS / 2, longest_pause=PATIENCE_SECONDS / 2)
+        return kind(self.address, options=NO_PROXY, retries=retries)
+
     def test_is_tried_again(self):
         with self.client(tandem.Client) as client:
             self.assertEqual(client.generate(PROMPT).text, "here")
@@ -316,6 +320,41 @@ class LeavingServerTest(unittest.TestCase):
                 call(client)
             closing.join()
             self.assertIs(raised.exception.code, grpc.StatusCode.CANCELLED)
+
+    def test_closing_a_client_ends_its_pauses(self):
+        def call_and_close(call, paused):
+            """The error of a call that has met the leaving server, and waits when its client is closed."""
+            client = self.pausing_client(tandem.Client)
+            closing = threading.Thread(target=lambda: (wait_until(paused, "a pause"), client.close()))
+            closing.start()
+            with self.assertRaises(tandem.Error) as raised:
+                call(client)
+            closing.join()
+            return raised.exception.code
+
+        for call in (lambda client: client.generate(PROMPT), lambda client: client.list_models()):
+            self.leaving.calls = 0
+            code = call_and_close(call, lambda: self.leaving.calls == 1)
+            self.assertIs(code, grpc.StatusCode.CANCELLED)
+            self.assertEqual(self.leaving.calls, 1)
+
+    def test_closing_an_async_client_ends_its_calls_and_pauses(self):
+        async def call_and_close(call):
+            client = self.pausing_client(tandem.AsyncClient)
+            task = asyncio.create_task(call(client))
+            await asyncio.to_thread(wait_until, lambda: self.leaving.calls == self.before + 1, "a call")
+            await client.close()
+            with self.assertRaises(tandem.Error) as raised:
+                await task
+            return raised.exception.code
+
+        self.leaving.stays = threading.Event()
+        self.addCleanup(self.leaving.stays.set)
+        for call in (lambda client: client.generate(PROMPT), lambda client: client.list_models()):
+            for self.before in (0, 1):  # Pauses after the first call; the second runs until it is let go.
+                self.leaving.calls = self.before
+                self.assertIs(asyncio.run(call_and_close(call)), grpc.StatusCode.CANCELLED)
+                self.assertEqual(self.leaving.calls, self.before + 1)
 
     def test_is_told_without_retries(self):
         with self.client(tandem.Client, attempts=1) as client, self.assertRaises(tandem.Error) as raised:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self, Unpack
 
@@ -34,6 +35,8 @@ class AsyncClient:
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: list[Any] = []
         self._turn = 0
+        self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()  # What close cancels.
+        self._closed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -42,7 +45,10 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Cancels what runs and closes all connections."""
+        """Cancels what runs and closes all connections. Whoever waits for a call gets an Error with CANCELLED."""
+        self._closed.set()
+        for stream in list(self._streams):
+            stream.cancel()
         for channel in self._channels:
             await channel.close()
 
@@ -57,7 +63,9 @@ class AsyncClient:
     def stream(
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> AsyncStream:
-        return AsyncStream(self, request_of(prompt, options), self._retries(timeout))
+        stream = AsyncStream(self, request_of(prompt, options), self._retries(timeout))
+        self._streams.add(stream)
+        return stream
 
     async def tokenize(
         self, text: str, *, model: str = "", plain: bool = False, timeout: float | None = None
@@ -107,9 +115,15 @@ class AsyncClient:
                 reply = await self._begin(method, request, turn, retries)
                 self._turn = turn
                 return reply
+            except asyncio.CancelledError:
+                # gRPC raises this for a call of a channel that is closed, too.
+                if not self._closed.is_set() or _is_task_cancelled():
+                    raise
             except grpc.RpcError as error:
-                await asyncio.sleep(retries.pause(Error.of(error)))
+                await _wait(self._closed, retries.pause(Error.of(error)))
                 turn += 1
+            if self._closed.is_set():
+                raise Error(grpc.StatusCode.CANCELLED, "the client was closed")
 
 
 class AsyncStream:
@@ -162,8 +176,7 @@ class AsyncStream:
                     raise Error(grpc.StatusCode.INTERNAL, "the stream ended before the output did")
             except asyncio.CancelledError:
                 # gRPC raises this for a call that is cancelled, too.
-                task = asyncio.current_task()
-                if not self._cancelled.is_set() or task is not None and task.cancelling() > 0:
+                if not self._cancelled.is_set() or _is_task_cancelled():
                     raise
             except grpc.RpcError as rpc_error:
                 error = Error.of(rpc_error)
@@ -173,14 +186,20 @@ class AsyncStream:
                     continue  # The loop raises what the request was cancelled with.
                 if not output.resumable:
                     raise error from None
-                await self._pause(self._retries.pause(error))
+                await _wait(self._cancelled, self._retries.pause(error))
                 turn += 1
             finally:
                 self._call.cancel()
 
-    async def _pause(self, seconds: float) -> None:
-        """Waits, or until the request is cancelled."""
-        try:
-            await asyncio.wait_for(self._cancelled.wait(), seconds)
-        except TimeoutError:
-            pass
+
+def _is_task_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Waits until the event is set, or the time is over."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        pass

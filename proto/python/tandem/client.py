@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
@@ -41,7 +42,9 @@ class Client:
         self._channels = [self._channel(address) for address in self._connection.addresses]
         self._stubs = [stub_of(channel) for channel in self._channels]
         self._turn = 0  # Whose stub is asked first: the last one's that answered.
-        self._closed = False
+        self._lock = threading.Lock()
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()  # What close cancels.
+        self._closed = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -50,8 +53,12 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cancels what runs and closes all connections."""
-        self._closed = True
+        """Cancels what runs and closes all connections. Whoever waits for a call gets an Error with CANCELLED."""
+        self._closed.set()
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.cancel()
         for channel in self._channels:
             channel.close()
 
@@ -68,7 +75,10 @@ class Client:
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Stream:
         """An output piece by piece, as it is generated."""
-        return Stream(self, request_of(prompt, options), self._retries(timeout))
+        stream = Stream(self, request_of(prompt, options), self._retries(timeout))
+        with self._lock:
+            self._streams.add(stream)
+        return stream
 
     def tokenize(
         self, text: str, *, model: str = "", plain: bool = False, timeout: float | None = None
@@ -119,9 +129,10 @@ class Client:
                 return reply
             except grpc.RpcError as rpc_error:
                 error = Error.of(rpc_error)
-                if self._closed:
+                if self._closed.is_set():
                     raise error from None
-                threading.Event().wait(retries.pause(error))
+                if self._closed.wait(retries.pause(error)):
+                    raise Error(grpc.StatusCode.CANCELLED, "the client was closed") from None
                 turn += 1
 
 
@@ -187,7 +198,7 @@ class Stream:
                     return
                 if self._cancelled.is_set():
                     continue  # The loop raises what the request was cancelled with.
-                if not output.resumable or client._closed:
+                if not output.resumable:
                     raise error from None
                 self._cancelled.wait(self._retries.pause(error))
                 turn += 1
