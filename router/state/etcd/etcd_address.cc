@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,13 +18,20 @@ namespace {
 // Beyond any cluster.
 constexpr size_t kMaxEndpoints = 16;
 constexpr size_t kMaxPrefixBytes = 256;
+// Of an address, in an error.
+constexpr size_t kMaxQuotedBytes = 200;
 // Of how keys and values are laid out below the prefix.
 constexpr absl::string_view kLayout = "v1/";
+
+std::string Quoted(absl::string_view text) {
+  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxQuotedBytes)),
+                      text.size() > kMaxQuotedBytes ? "...\"" : "\"");
+}
 
 template <class... Parts>
 absl::Status Wrong(absl::string_view uri, const Parts&... parts) {
   return absl::InvalidArgumentError(
-      absl::StrCat("state: \"", uri, "\": ", parts..., "; expected etcd://host:port[,host:port]/prefix"));
+      absl::StrCat("state: ", Quoted(uri), ": ", parts..., "; expected etcd://host:port[,host:port]/prefix"));
 }
 
 bool IsHost(absl::string_view host) {
@@ -65,10 +73,10 @@ absl::StatusOr<EtcdAddress> ParseEtcdAddress(absl::string_view uri) {
   if (slash == absl::string_view::npos) return Wrong(uri, "there is no prefix");
   EtcdAddress address;
   for (const absl::string_view endpoint : absl::StrSplit(rest.substr(0, slash), ',')) {
-    if (!IsEndpoint(endpoint)) return Wrong(uri, "\"", endpoint, "\" is not host:port");
+    if (!IsEndpoint(endpoint)) return Wrong(uri, Quoted(endpoint), " is not host:port");
     std::string text(endpoint.data(), endpoint.size());
     if (std::find(address.endpoints.begin(), address.endpoints.end(), text) != address.endpoints.end()) {
-      return Wrong(uri, "\"", endpoint, "\" occurs twice");
+      return Wrong(uri, Quoted(endpoint), " occurs twice");
     }
     address.endpoints.push_back(std::move(text));
   }

@@ -52,6 +52,13 @@ TEST(EtcdAddressTest, SaysWhatIsWrong) {
   }
 }
 
+TEST(EtcdAddressTest, ErrorsAreShortAndPrintable) {
+  const auto address = ParseEtcdAddress("etcd://" + std::string(100'000, '\7') + ":1/tandem");
+  EXPECT_THAT(address.status().message(), HasSubstr("\"etcd://\\x07"));
+  EXPECT_THAT(address.status().message(), HasSubstr("...\" is not host:port"));
+  EXPECT_LT(address.status().message().size(), 2000);
+}
+
 TEST(EtcdAddressTest, PasswordsAreNotRepeated) {
   const auto address = ParseEtcdAddress("etcd://root:hunter2@host:2379/tandem");
   EXPECT_THAT(address.status().message(), HasSubstr("--state-password-file"));
