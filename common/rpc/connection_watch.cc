@@ -20,6 +20,8 @@ namespace {
 constexpr int kTcpLevel = 6;
 // Of what a peer takes, this part pays for what it sent.
 constexpr uint64_t kTakenPerByte = 8;
+// Repetitions after which nothing is being acknowledged: for 0.6 s at least.
+constexpr uint32_t kBackoffsOfTheSilent = 2;
 
 std::optional<ConnectionSample> SampleOf(int descriptor) {
   tcp_info info = {};
@@ -28,7 +30,8 @@ std::optional<ConnectionSample> SampleOf(int descriptor) {
   return ConnectionSample{.received_bytes = info.tcpi_bytes_received,
                           .taken_bytes = info.tcpi_bytes_acked,
                           .unsent_bytes = info.tcpi_notsent_bytes,
-                          .window_closed = absl::Microseconds(info.tcpi_rwnd_limited)};
+                          .window_closed = absl::Microseconds(info.tcpi_rwnd_limited),
+                          .backoffs = info.tcpi_backoff};
 }
 
 // Shuts down the socket with this cookie, if the descriptor is still its. The descriptor of our own keeps
@@ -53,10 +56,13 @@ void UnreadOutput::Observe(Id connection, const ConnectionSample& sample, absl::
   // When it began is not known.
   if (first) return;
   uint64_t debt = peer.debt_bytes;
-  if (sample.window_closed - last.window_closed >= elapsed / 2) {
+  const uint64_t taken = sample.taken_bytes - last.taken_bytes;
+  const bool closed = sample.window_closed - last.window_closed >= elapsed / 2;
+  const bool silent = taken == 0 && sample.backoffs >= kBackoffsOfTheSilent;
+  if (closed || silent) {
     debt += sample.received_bytes - last.received_bytes;
   }
-  debt -= std::min(debt, (sample.taken_bytes - last.taken_bytes) / kTakenPerByte);
+  debt -= std::min(debt, taken / kTakenPerByte);
   total_debt_bytes_ += debt - peer.debt_bytes;
   peer.debt_bytes = debt;
 }

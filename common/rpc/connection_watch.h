@@ -20,16 +20,21 @@ struct ConnectionSample {
   uint64_t unsent_bytes = 0;    // That the server wrote and the peer's window does not let go.
   // The total time during which there was something to send and the peer's window was closed.
   absl::Duration window_closed;
+  // Times in a row that the same bytes were sent again, each after twice as long. The first wait is 0.2 s or
+  // more.
+  uint32_t backoffs = 0;
 };
 
 // Decides which connections to cut because their peers send calls and do not read the answers. Unread answers
 // wait in memory that gRPC does not bound, because refused calls do not count as streams once they are
 // answered.
 //
-// A peer's debt is the number of bytes that it sent while its window was closed for most of the time, less an
-// eighth of the bytes that it read (an answer is hardly more than eight times as long as its call). The debt
-// ends when nothing waits any more. Honest peers have no debt: a slow or stopped peer does not send
-// meanwhile, and a peer that reads many answers at once, like gRPC's clients, has an open window.
+// A peer's debt is the number of bytes that it sent while its window was closed for most of the time, or
+// while it acknowledged nothing although it was sent the same bytes again and again, less an eighth of the
+// bytes that it read (an answer is hardly more than eight times as long as its call). The debt ends when
+// nothing waits any more. Honest peers have no debt: a slow or stopped peer does not send meanwhile, a peer
+// that reads many answers at once, like gRPC's clients, has an open window, and a peer that loses what it is
+// sent has used up its windows of HTTP/2 and TCP before the second repetition.
 //
 // Plain logic. Not thread-safe.
 class UnreadOutput {

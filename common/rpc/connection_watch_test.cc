@@ -26,6 +26,7 @@ class UnreadOutputTest : public ::testing::Test {
     uint64_t taken = 0;
     absl::Duration closed = kTick;
     uint64_t unsent = 1000;
+    uint32_t backoffs = 0;
   };
   void Pass(const Tick& tick, UnreadOutput::Id peer = kPeer) {
     ConnectionSample& sample = samples_[peer];
@@ -33,6 +34,7 @@ class UnreadOutputTest : public ::testing::Test {
     sample.taken_bytes += tick.taken;
     sample.window_closed += tick.closed;
     sample.unsent_bytes = tick.unsent;
+    sample.backoffs = tick.backoffs;
     unread_.Observe(peer, sample, kTick);
   }
 
@@ -58,6 +60,23 @@ TEST_F(UnreadOutputTest, WhoeverReadsOrOnlyWaitsIsNotCut) {
     Pass({.received = 1 << 20, .unsent = 0}, 4);                    // Nothing waits.
     Pass({.received = 900, .unsent = i % 2 == 0 ? 1000u : 0u}, 5);  // Nothing does every other time.
     Pass({.received = 800, .taken = 6400}, 6);                      // It takes what it is answered.
+    ASSERT_TRUE(unread_.TakeCut().empty()) << i;
+  }
+}
+
+// With a TCP of its own a peer can keep its window open, and acknowledge nothing.
+TEST_F(UnreadOutputTest, APeerThatSendsAndAcknowledgesNothingIsCut) {
+  const Tick silent = {.received = 500, .closed = absl::ZeroDuration(), .backoffs = 2};
+  Pass(silent);
+  Pass(silent);
+  Pass(silent);
+  EXPECT_TRUE(unread_.TakeCut().empty());
+  Pass(silent);
+  EXPECT_EQ(unread_.TakeCut(), std::vector<UnreadOutput::Id>{kPeer});
+  for (int i = 0; i < 1000; ++i) {
+    Pass({.received = 500, .closed = absl::ZeroDuration(), .backoffs = 1}, 1);  // One loss may be chance.
+    Pass({.received = 500, .taken = 1, .closed = absl::ZeroDuration(), .backoffs = 2}, 2);
+    Pass({.received = 0, .closed = absl::ZeroDuration(), .backoffs = 9}, 3);
     ASSERT_TRUE(unread_.TakeCut().empty()) << i;
   }
 }

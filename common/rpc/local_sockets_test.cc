@@ -131,7 +131,9 @@ TEST(LocalSocketsTest, WithTlsBothShowTheCertificateOfTheEndpoint) {
   const TemporaryFolder folder;
   Certificates certificates;
   const auto security = [&](const std::string& name, v1::ServerRole role) {
-    return OpenServerSecurity(certificates.Make(name, RoleUri(role)), role, absl::Now()).value();
+    // First, since it is valid only from now on.
+    const TlsFiles files = certificates.Make(name, RoleUri(role));
+    return OpenServerSecurity(files, role, absl::Now()).value();
   };
   const std::string id = DrawSocketId();
   const auto server = StartServer(folder.path(), id, id, security("drafter", v1::SERVER_ROLE_DRAFTER).server);
