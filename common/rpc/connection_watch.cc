@@ -20,7 +20,7 @@ namespace {
 constexpr int kTcpLevel = 6;
 // Of what a peer takes, this part pays for what it sent.
 constexpr uint64_t kTakenPerByte = 8;
-// Repetitions after which nothing is being acknowledged: for 0.6 s at least.
+// Repetitions that a peer which is heard has to answer.
 constexpr uint32_t kBackoffsOfTheSilent = 2;
 
 std::optional<ConnectionSample> SampleOf(int descriptor) {
@@ -56,12 +56,17 @@ void UnreadOutput::Observe(Id connection, const ConnectionSample& sample, absl::
   // When it began is not known.
   if (first) return;
   uint64_t debt = peer.debt_bytes;
+  const uint64_t received = sample.received_bytes - last.received_bytes;
   const uint64_t taken = sample.taken_bytes - last.taken_bytes;
-  const bool closed = sample.window_closed - last.window_closed >= elapsed / 2;
-  const bool silent = taken == 0 && sample.backoffs >= kBackoffsOfTheSilent;
-  if (closed || silent) {
-    debt += sample.received_bytes - last.received_bytes;
+  if (taken > 0) {
+    peer.heard_at.reset();
+  } else if (received > 0 && !peer.heard_at.has_value()) {
+    peer.heard_at = sample.backoffs;
   }
+  const bool closed = sample.window_closed - last.window_closed >= elapsed / 2;
+  const bool silent =
+      peer.heard_at.has_value() && sample.backoffs >= uint64_t{*peer.heard_at} + kBackoffsOfTheSilent;
+  if (closed || silent) debt += received;
   debt -= std::min(debt, taken / kTakenPerByte);
   total_debt_bytes_ += debt - peer.debt_bytes;
   peer.debt_bytes = debt;

@@ -20,8 +20,8 @@ struct ConnectionSample {
   uint64_t unsent_bytes = 0;    // That the server wrote and the peer's window does not let go.
   // The total time during which there was something to send and the peer's window was closed.
   absl::Duration window_closed;
-  // Times in a row that the same bytes were sent again, each after twice as long. The first wait is 0.2 s or
-  // more.
+  // Times in a row that the kernel has waited in vain for the peer, each time twice as long as before: for an
+  // acknowledgement of bytes that it then sends again, or for a window.
   uint32_t backoffs = 0;
 };
 
@@ -30,11 +30,13 @@ struct ConnectionSample {
 // answered.
 //
 // A peer's debt is the number of bytes that it sent while its window was closed for most of the time, or
-// while it acknowledged nothing although it was sent the same bytes again and again, less an eighth of the
-// bytes that it read (an answer is hardly more than eight times as long as its call). The debt ends when
-// nothing waits any more. Honest peers have no debt: a slow or stopped peer does not send meanwhile, a peer
-// that reads many answers at once, like gRPC's clients, has an open window, and a peer that loses what it is
-// sent has used up its windows of HTTP/2 and TCP before the second repetition.
+// while it acknowledged nothing, less an eighth of the bytes that it read (an answer is hardly more than
+// eight times as long as its call). The debt ends when nothing waits any more. Honest peers have no debt: a
+// slow or stopped peer does not send meanwhile, and a peer that reads many answers at once, like gRPC's
+// clients, has an open window.
+//
+// A peer acknowledges nothing if it has let two repetitions pass since it was heard. One may come late: after
+// an outage the kernel waits for seconds before it repeats, while the peer sends what it has.
 //
 // Plain logic. Not thread-safe.
 class UnreadOutput {
@@ -64,6 +66,8 @@ class UnreadOutput {
   struct Peer {
     ConnectionSample last;
     uint64_t debt_bytes = 0;
+    // The backoffs when the peer was first heard since it acknowledged something.
+    std::optional<uint32_t> heard_at;
   };
 
   const Options options_;

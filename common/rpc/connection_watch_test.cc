@@ -66,18 +66,28 @@ TEST_F(UnreadOutputTest, WhoeverReadsOrOnlyWaitsIsNotCut) {
 
 // With a TCP of its own a peer can keep its window open, and acknowledge nothing.
 TEST_F(UnreadOutputTest, APeerThatSendsAndAcknowledgesNothingIsCut) {
-  const Tick silent = {.received = 500, .closed = absl::ZeroDuration(), .backoffs = 2};
-  Pass(silent);
-  Pass(silent);
-  Pass(silent);
-  EXPECT_TRUE(unread_.TakeCut().empty());
+  Tick silent = {.received = 500, .closed = absl::ZeroDuration()};
+  for (int i = 0; i < 10; ++i) {
+    silent.backoffs = i / 4;  // Two from the eighth on.
+    Pass(silent);
+    EXPECT_TRUE(unread_.TakeCut().empty()) << i;
+  }
   Pass(silent);
   EXPECT_EQ(unread_.TakeCut(), std::vector<UnreadOutput::Id>{kPeer});
-  for (int i = 0; i < 1000; ++i) {
-    Pass({.received = 500, .closed = absl::ZeroDuration(), .backoffs = 1}, 1);  // One loss may be chance.
-    Pass({.received = 500, .taken = 1, .closed = absl::ZeroDuration(), .backoffs = 2}, 2);
-    Pass({.received = 0, .closed = absl::ZeroDuration(), .backoffs = 9}, 3);
-    ASSERT_TRUE(unread_.TakeCut().empty()) << i;
+}
+
+TEST_F(UnreadOutputTest, APeerIsHeardForLongBeforeItAcknowledgesAfterAnOutage) {
+  const absl::Duration open = absl::ZeroDuration();
+  for (int outage = 0; outage < 100; ++outage) {
+    for (uint32_t backoffs = 0; backoffs < 4; ++backoffs) Pass({.closed = open, .backoffs = backoffs});
+    for (int i = 0; i < 15; ++i) Pass({.received = 100'000, .closed = open, .backoffs = 3});
+    Pass({.received = 100'000, .closed = open, .backoffs = 4});  // One more is lost.
+    Pass({.received = 100'000, .taken = 100, .closed = open, .backoffs = 4});
+    // Whoever takes something, or sends nothing, is not silent.
+    Pass({.received = 100'000, .taken = 1, .closed = open, .backoffs = 9});
+    Pass({.closed = open, .backoffs = 20});
+    ASSERT_TRUE(unread_.TakeCut().empty()) << outage;
+    Pass({.taken = 1, .closed = open});
   }
 }
 

@@ -131,7 +131,7 @@ TEST(LocalSocketsTest, WithTlsBothShowTheCertificateOfTheEndpoint) {
   const TemporaryFolder folder;
   Certificates certificates;
   const auto security = [&](const std::string& name, v1::ServerRole role) {
-    // First, since it is valid only from now on.
+    // First, since they are valid only from now on.
     const TlsFiles files = certificates.Make(name, RoleUri(role));
     return OpenServerSecurity(files, role, absl::Now()).value();
   };

@@ -91,7 +91,7 @@ class Client {
     std::atomic<bool> cancelled{false};
   };
 
-  // A channel with the connection's security. If its files are invalid, every call fails.
+  // With the connection's security. If its files are invalid, every call fails.
   Server Connect(const std::string& endpoint) const;
   // Checks the options before gRPC gets them.
   absl::Status CheckConnection() const;

@@ -110,7 +110,7 @@ TEST_F(LeavingServerTest, EndsAWatchWithAnError) {
 
 TEST_F(LeavingServerTest, ErrorsNameTheServerThatWasCalledLast) {
   const std::string nobody = "127.0.0.1:1";
-  EXPECT_EQ(RunTandem({"generate", "hi", "--retry", "--timeout", "20", "--endpoint", leaving_.endpoint(),
+  EXPECT_EQ(RunTandem({"generate", "hi", "--retry", "--timeout", "300", "--endpoint", leaving_.endpoint(),
                        "--endpoint", nobody}),
             kExitFailure);
   EXPECT_THAT(err_.str(), HasSubstr(absl::StrCat("cannot connect to ", nobody)));

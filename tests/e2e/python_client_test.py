@@ -5,6 +5,7 @@ import concurrent.futures
 import os
 import threading
 import unittest
+import unittest.mock
 
 import grpc
 import tandem
@@ -321,40 +322,90 @@ class LeavingServerTest(unittest.TestCase):
             closing.join()
             self.assertIs(raised.exception.code, grpc.StatusCode.CANCELLED)
 
+    def paused(self):
+        """An event that is set when a call is about to wait for its next attempt."""
+        paused, pause = threading.Event(), Retries.pause
+
+        def tell(retries, error):
+            seconds = pause(retries, error)
+            paused.set()
+            return seconds
+
+        patch = unittest.mock.patch.object(Retries, "pause", tell)
+        patch.start()
+        self.addCleanup(patch.stop)
+        return paused
+
     def test_closing_a_client_ends_its_pauses(self):
-        def call_and_close(call, paused):
-            """The error of a call that has met the leaving server, and waits when its client is closed."""
+        paused = self.paused()
+        for call in (lambda client: client.generate(PROMPT), lambda client: client.list_models()):
+            self.leaving.calls = 0
+            paused.clear()
             client = self.pausing_client(tandem.Client)
-            closing = threading.Thread(target=lambda: (wait_until(paused, "a pause"), client.close()))
+            closing = threading.Thread(target=lambda: (paused.wait(PATIENCE_SECONDS), client.close()))
             closing.start()
             with self.assertRaises(tandem.Error) as raised:
                 call(client)
             closing.join()
-            return raised.exception.code
-
-        for call in (lambda client: client.generate(PROMPT), lambda client: client.list_models()):
-            self.leaving.calls = 0
-            code = call_and_close(call, lambda: self.leaving.calls == 1)
-            self.assertIs(code, grpc.StatusCode.CANCELLED)
+            self.assertIs(raised.exception.code, grpc.StatusCode.CANCELLED)
             self.assertEqual(self.leaving.calls, 1)
+            with self.assertRaises(tandem.Error) as raised:
+                call(client)
+            self.assertIs(raised.exception.code, grpc.StatusCode.CANCELLED, "after the end too")
 
     def test_closing_an_async_client_ends_its_calls_and_pauses(self):
-        async def call_and_close(call):
+        async def call_and_close(call, waits):
             client = self.pausing_client(tandem.AsyncClient)
             task = asyncio.create_task(call(client))
-            await asyncio.to_thread(wait_until, lambda: self.leaving.calls == self.before + 1, "a call")
+            await asyncio.to_thread(waits)
             await client.close()
             with self.assertRaises(tandem.Error) as raised:
                 await task
-            return raised.exception.code
+            self.assertIs(raised.exception.code, grpc.StatusCode.CANCELLED)
+            with self.assertRaises(tandem.Error) as raised:
+                await call(client)
+            self.assertIs(raised.exception.code, grpc.StatusCode.CANCELLED, "after the end too")
 
         self.leaving.stays = threading.Event()
         self.addCleanup(self.leaving.stays.set)
+        paused = self.paused()
         for call in (lambda client: client.generate(PROMPT), lambda client: client.list_models()):
-            for self.before in (0, 1):  # Pauses after the first call; the second runs until it is let go.
-                self.leaving.calls = self.before
-                self.assertIs(asyncio.run(call_and_close(call)), grpc.StatusCode.CANCELLED)
-                self.assertEqual(self.leaving.calls, self.before + 1)
+            self.leaving.calls = 0
+            paused.clear()
+            asyncio.run(call_and_close(call, lambda: paused.wait(PATIENCE_SECONDS)))
+            self.assertEqual(self.leaving.calls, 1)
+            # The second call runs until it is let go.
+            asyncio.run(call_and_close(call, lambda: wait_until(lambda: self.leaving.calls == 2, "a call")))
+            self.assertEqual(self.leaving.calls, 2)
+
+    def test_an_async_client_that_was_closed_unused_stays_closed(self):
+        async def close_first(call):
+            client = self.pausing_client(tandem.AsyncClient)
+            task = asyncio.create_task(call(client))
+            await client.close()
+            with self.assertRaises(tandem.Error) as raised:
+                await task
+            self.assertIs(raised.exception.code, grpc.StatusCode.CANCELLED)
+
+        for call in (lambda client: client.generate(PROMPT), lambda client: client.list_models()):
+            asyncio.run(close_first(call))
+        self.assertEqual(self.leaving.calls, 0)
+
+    def test_a_cancelled_task_hears_that_it_was_cancelled_although_its_client_closes(self):
+        async def cancel_and_close():
+            client = self.pausing_client(tandem.AsyncClient)
+            task = asyncio.create_task(client.generate(PROMPT))
+            await asyncio.to_thread(paused.wait, PATIENCE_SECONDS)
+            await asyncio.sleep(0.1)
+            closing = asyncio.create_task(client.close())
+            await asyncio.sleep(0)
+            self.assertTrue(task.cancel())
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            await closing
+
+        paused = self.paused()
+        asyncio.run(cancel_and_close())
 
     def test_is_told_without_retries(self):
         with self.client(tandem.Client, attempts=1) as client, self.assertRaises(tandem.Error) as raised:

@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 import grpc
 
 from tandem.connection import Connection, Tls, stub_of
-from tandem.errors import Error
+from tandem.errors import CLOSED, Error
 from tandem.output import Chunk, Output
 from tandem.request import Options, Prompt, request_of
 from tandem.retries import Retries, RetryPolicy
@@ -65,6 +65,8 @@ class AsyncClient:
     ) -> AsyncStream:
         stream = AsyncStream(self, request_of(prompt, options), self._retries(timeout))
         self._streams.add(stream)
+        if self._closed.is_set():
+            stream.cancel()
         return stream
 
     async def tokenize(
@@ -100,6 +102,8 @@ class AsyncClient:
         return Retries(self._policy, len(self._connection.addresses), timeout)
 
     def _begin(self, method: str, request: Any, turn: int, retries: Retries) -> Any:
+        if self._closed.is_set():
+            raise Error(grpc.StatusCode.CANCELLED, CLOSED)
         if not self._stubs:
             # Here and not before: channels belong to the loop that runs.
             self._channels = [self._channel(address) for address in self._connection.addresses]
@@ -122,8 +126,6 @@ class AsyncClient:
             except grpc.RpcError as error:
                 await _wait(self._closed, retries.pause(Error.of(error)))
                 turn += 1
-            if self._closed.is_set():
-                raise Error(grpc.StatusCode.CANCELLED, "the client was closed")
 
 
 class AsyncStream:
@@ -200,6 +202,7 @@ def _is_task_cancelled() -> bool:
 async def _wait(event: asyncio.Event, seconds: float) -> None:
     """Waits until the event is set, or the time is over."""
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         pass

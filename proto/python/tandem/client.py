@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, Unpack
 import grpc
 
 from tandem.connection import Connection, Tls, stub_of
-from tandem.errors import Error
+from tandem.errors import CLOSED, Error
 from tandem.output import Chunk, Output
 from tandem.request import Options, Prompt, request_of
 from tandem.retries import Retries, RetryPolicy
@@ -42,7 +42,7 @@ class Client:
         self._channels = [self._channel(address) for address in self._connection.addresses]
         self._stubs = [stub_of(channel) for channel in self._channels]
         self._turn = 0  # Whose stub is asked first: the last one's that answered.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A signal handler may close the client while its thread holds this.
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()  # What close cancels.
         self._closed = threading.Event()
 
@@ -78,6 +78,8 @@ class Client:
         stream = Stream(self, request_of(prompt, options), self._retries(timeout))
         with self._lock:
             self._streams.add(stream)
+            if self._closed.is_set():
+                stream.cancel()
         return stream
 
     def tokenize(
@@ -117,7 +119,12 @@ class Client:
         begin = getattr(self._stubs[turn % len(self._stubs)], method)
         if method != "Generate":
             begin = begin.future
-        return begin(request, metadata=self._connection.metadata, timeout=retries.time_left)
+        try:
+            return begin(request, metadata=self._connection.metadata, timeout=retries.time_left)
+        except ValueError:  # Of a channel that is closed.
+            if not self._closed.is_set():
+                raise
+            raise Error(grpc.StatusCode.CANCELLED, CLOSED) from None
 
     def _call(self, method: str, request: Any, timeout: float | None) -> Any:
         retries = self._retries(timeout)
@@ -132,7 +139,7 @@ class Client:
                 if self._closed.is_set():
                     raise error from None
                 if self._closed.wait(retries.pause(error)):
-                    raise Error(grpc.StatusCode.CANCELLED, "the client was closed") from None
+                    raise Error(grpc.StatusCode.CANCELLED, CLOSED) from None
                 turn += 1
 
 
@@ -149,7 +156,6 @@ class Stream:
         self._client = client
         self._output = Output(request)
         self._retries = retries
-        self._lock = threading.Lock()
         self._call: Any = None
         self._cancelled = threading.Event()
         self._chunks = self._run()
@@ -170,19 +176,19 @@ class Stream:
 
     def cancel(self) -> None:
         """Ends the request; whoever iterates gets an Error with CANCELLED. Nothing happens to one that is over."""
-        with self._lock:
-            self._cancelled.set()
-            if self._call is not None:
-                self._call.cancel()
+        self._cancelled.set()
+        if self._call is not None:
+            self._call.cancel()
 
     def _run(self) -> Iterator[Chunk]:
         client, output = self._client, self._output
         turn = client._turn
         while not output.finished:
-            with self._lock:
-                if self._cancelled.is_set():
-                    raise Error(grpc.StatusCode.CANCELLED, "the request was cancelled here")
-                self._call = client._begin("Generate", output.request, turn, self._retries)
+            if self._cancelled.is_set():
+                raise Error(grpc.StatusCode.CANCELLED, "the request was cancelled here")
+            self._call = client._begin("Generate", output.request, turn, self._retries)
+            if self._cancelled.is_set():  # In between, so that `cancel` has not seen this call.
+                self._call.cancel()
             try:
                 for event in self._call:
                     client._turn = turn

@@ -5,6 +5,8 @@ from __future__ import annotations
 import grpc
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
+CLOSED = "the client was closed"
+
 _DETAILS = "grpc-status-details-bin"
 
 
