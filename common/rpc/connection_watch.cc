@@ -20,7 +20,7 @@ namespace {
 constexpr int kTcpLevel = 6;
 // Of what a peer takes, this part pays for what it sent.
 constexpr uint64_t kTakenPerByte = 8;
-// Repetitions that a peer which is heard has to answer.
+// A peer that is heard, but leaves this many repetitions unanswered, is silent.
 constexpr uint32_t kBackoffsOfTheSilent = 2;
 
 std::optional<ConnectionSample> SampleOf(int descriptor) {

@@ -33,8 +33,7 @@ inline std::string Header(absl::string_view key, absl::string_view value) {
 class DeafClient {
  public:
   explicit DeafClient(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    // With a quarter of this, the kernel sometimes dropped what came, acknowledgements too, so that both
-    // sides stood still.
+    // Much less, and the kernel may drop acknowledgements too, so that both sides stand still.
     const int little = 16384;
     setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
     sockaddr_in address = {};
