@@ -102,10 +102,10 @@ set_option() {
 build() {
   say "Packages"
   "$repository/deploy/install.sh" --no-test-programs
-  say "Building (the first build takes several minutes; each line is one of n steps)"
-  cmake --preset release -S "$repository" -B "$build_dir" -DTANDEM_TESTS=OFF --log-level=WARNING
-  cmake --build "$build_dir" --parallel "$cores" \
-    --target tandem-router tandem-verifier tandem-grammar tandem-drafter tandem
+  say "Building (the first build takes several minutes)"
+  cmake --preset quickstart -S "$repository" -B "$build_dir" --log-level=WARNING >/dev/null
+  "$repository/deploy/build.py" "$build_dir" --jobs "$cores" \
+    tandem-router tandem-verifier tandem-grammar tandem-drafter tandem
   bin_dir="$build_dir/bin"
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs packages, builds everything and runs every test. CI runs this script with --part any.
+# Installs packages, builds everything and runs every test. CI runs it as it stands here, and then --part any.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,8 +11,8 @@ sanitizers=false
 aarch64=false
 part=
 clients=false
-unity=OFF
-rerun=false
+unity=ON
+rerun=true
 changed=false
 base=
 ctest_arguments=()
@@ -31,11 +31,14 @@ readonly remote='service_test|cli|end_to_end|rpc_streams'
 
 usage() {
   cat <<'EOF'
-usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--part P] [--clients] [--unity]
-                    [--rerun] [--help] [-- ctest arguments]
-       tests/run.sh --changed [--base REV] [--preset P]
+usage: tests/run.sh [--preset P] [--quick] [--sanitizers] [--aarch64] [--clients] [--incremental]
+                    [--no-rerun] [--help] [-- ctest arguments]
+       tests/run.sh --changed [--base REV] [--preset P] [--incremental]
+       tests/run.sh --part P
 
-Installs missing packages, builds everything and runs every test.
+Installs missing packages, builds everything and runs every test. Lists at the end what was skipped, why, and how to run
+what failed alone. Failed tests run once more, one at a time, and those that pass then are listed: on a shared machine,
+other processes can delay a test of whole processes by seconds.
 
   --changed      only build and run the tests that a change touches, and tidy: two minutes at most for most changes, in a
                  build folder that has been built before. The change is what differs from where the branch left main,
@@ -46,7 +49,7 @@ Installs missing packages, builds everything and runs every test.
   --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the tests of
                  concurrent code under ThreadSanitizer
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
-  --part P       then run one of the four parts of --sanitizers --aarch64:
+  --part P       run only one of the four parts of --sanitizers --aarch64:
                    asan-router   AddressSanitizer and UndefinedBehaviorSanitizer for router, RPC, simulations and fuzz targets
                    asan-rest     the same for all other tests
                    tsan          ThreadSanitizer
@@ -54,9 +57,9 @@ Installs missing packages, builds everything and runs every test.
                    any           one of these, chosen by a hash of the sources: the same sources always get the same part
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
                  test them
-  --unity        unity build: halves the time of a first build or better; rebuilds take longer
-  --rerun        run failed tests once more, one at a time, and list those that pass the second time: on a shared
-                 machine, other processes can delay a test of whole processes by seconds
+  --incremental  compile each source alone, so that a change compiles less. Otherwise the sources of a target are compiled
+                 together (a unity build), which halves the time of a first build or better
+  --no-rerun     do not run failed tests a second time
   -- ...         arguments for ctest, for example: tests/run.sh -- -R tokenizer
 EOF
 }
@@ -81,8 +84,8 @@ while (($# > 0)); do
       shift
       ;;
     --clients) clients=true ;;
-    --unity) unity=ON ;;
-    --rerun) rerun=true ;;
+    --incremental) unity=OFF ;;
+    --no-rerun) rerun=false ;;
     --changed) changed=true ;;
     --base)
       (($# >= 2)) || { echo "run.sh: --base needs a value" >&2 && exit 2; }
@@ -106,12 +109,16 @@ if [[ -n $part ]] && { $sanitizers || $aarch64; }; then
   echo "run.sh: --part runs one part of --sanitizers --aarch64: use it without these" >&2
   exit 2
 fi
+if [[ -n $part ]] && { $quick || $clients || ((${#ctest_arguments[@]} > 0)); }; then
+  echo "run.sh: --part selects its tests itself: use it without --quick, --clients and arguments of ctest" >&2
+  exit 2
+fi
 if [[ $part != @(|asan-router|asan-rest|tsan|aarch64|any) ]]; then
   echo "run.sh: unknown part '$part': expected asan-router, asan-rest, tsan, aarch64 or any" >&2
   exit 2
 fi
 if $changed && { $quick || $sanitizers || $aarch64 || [[ -n $part ]] || $clients || ((${#ctest_arguments[@]} > 0)); }; then
-  echo "run.sh: --changed selects the tests itself: of the other options it takes --base, --preset, --unity and --rerun" >&2
+  echo "run.sh: --changed selects the tests itself: of the other options it takes --base, --preset, --incremental and --no-rerun" >&2
   exit 2
 fi
 if [[ -n $base ]] && ! $changed; then
@@ -120,12 +127,16 @@ if [[ -n $base ]] && ! $changed; then
 fi
 
 summary=()
+results_of=()  # Presets whose tests have run.
 failed=false
 ahead=()  # Processes in the background.
 packages=  # The one that installs packages: it is not stopped half-way.
 
 print_summary() {
-  local status=$?
+  local status=$? preset
+  for preset in "${results_of[@]}"; do
+    if [[ -f build/$preset/results.xml ]]; then python3 -B tests/results/results.py "build/$preset" || true; fi # It only lists.
+  done
   printf '\n%-28s %-8s %s\n' stage result seconds
   printf '%s\n' "${summary[@]}"
   if ((${#ahead[@]} > 0)); then kill "${ahead[@]}" 2>/dev/null || true; fi  # They may have ended already.
@@ -204,8 +215,7 @@ configure() {
 build() {
   local preset=$1
   shift
-  if (($# > 0)); then set -- --target "$@"; fi
-  cmake --build "build/$preset" --parallel "$cores" "$@"
+  deploy/build.py "build/$preset" --jobs "$cores" -- "$@"
 }
 
 run_ctest() {
@@ -213,10 +223,12 @@ run_ctest() {
   shift
   local ctest=(ctest --test-dir "$folder" --output-on-failure --no-tests=error --timeout 600)
   rm -f "$folder/Testing/Temporary/LastTestsFailed.log"
-  "${ctest[@]}" --parallel $((2 * cores)) "$@" && return 0
+  # The whole output of tests that pass goes to the results too: it says which cases were skipped, and why.
+  "${ctest[@]}" --parallel $((2 * cores)) --test-output-size-passed 10000000 --output-junit "$repository/$folder/results.xml" "$@" && return 0
   # ctest lists no failed test if it failed itself.
   if ! $rerun || [[ ! -s $folder/Testing/Temporary/LastTestsFailed.log ]]; then return 1; fi
   failures=$(sed 's/^[0-9]*://' "$folder/Testing/Temporary/LastTestsFailed.log" | paste -sd ' ')
+  rm "$folder/Testing/Temporary/LastTestsFailed.log" # The second run decides (tests/results).
   printf '\n==> second run: %s\n' "$failures"
   # Select by name: --rerun-failed selects by number, and numbers change without the selection.
   "${ctest[@]}" -R "^(${failures// /|})\$" || return 1
@@ -304,11 +316,16 @@ prepare_ahead() {
 }
 declare -A ahead_of=()
 
+# built_ahead PRESET: waits for what prepare_ahead began, if it did.
+built_ahead() {
+  if [[ -n ${ahead_of[$1]-} ]]; then stage "$1: background build" --go-on wait "${ahead_of[$1]}"; fi
+}
+
 # sanitized PRESET ctest-selection...
 sanitized() {
   local preset=$1 targets
   shift
-  stage "$preset: background build" --go-on wait "${ahead_of[$preset]}"
+  built_ahead "$preset"
   stage "$preset: configure" configure "$preset"
   mapfile -t targets < <(test_targets "$preset" "$@")
   if ((${#targets[@]} == 0)); then
@@ -316,6 +333,7 @@ sanitized() {
     exit 1
   fi
   stage "$preset: build" build "$preset" "${targets[@]}"
+  results_of+=("$preset")
   stage "$preset: test" --go-on run_ctest "$preset" "$@"
 }
 
@@ -340,6 +358,7 @@ run_changed() {
   done <build/changed.txt
   printf '%s\n' "${names[@]}"
   if ((${#targets[@]} > 0)); then stage "$preset: build" build "$preset" "${targets[@]}"; fi
+  results_of+=("$preset")
   stage "$preset: test" --go-on run_ctest "$preset" -R "^($(IFS='|' && echo "${names[*]}"))\$"
 }
 
@@ -371,24 +390,29 @@ else
 fi
 python_environment build/python tests/requirements.txt >build/python.log 2>&1 &
 ahead+=("$!")
-stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
-stage "$preset: build" build "$preset"
+if [[ -z $part ]]; then
+  stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
+  stage "$preset: build" build "$preset"
+fi
 if [[ -n $packages ]]; then
   stage "further packages" finished "$packages" build/packages.log
   packages=
 fi
 stage "python environment" finished "${ahead[0]}" build/python.log
 ahead=()
-if $asan; then prepare_ahead asan "${asan_selection[@]}"; fi
-if $tsan; then prepare_ahead tsan "${tsan_selection[@]}"; fi
-if $aarch64; then prepare_ahead aarch64; fi
-stage "$preset: test" --go-on run_ctest "$preset" "${selection[@]}" "${ctest_arguments[@]}"
+if [[ -z $part ]]; then
+  if $asan; then prepare_ahead asan "${asan_selection[@]}"; fi
+  if $tsan; then prepare_ahead tsan "${tsan_selection[@]}"; fi
+  if $aarch64; then prepare_ahead aarch64; fi
+  results_of+=("$preset")
+  stage "$preset: test" --go-on run_ctest "$preset" "${selection[@]}" "${ctest_arguments[@]}"
+fi
 
 if $asan; then sanitized asan "${asan_selection[@]}"; fi
 if $tsan; then sanitized tsan "${tsan_selection[@]}"; fi
 
 if $aarch64; then
-  stage "aarch64: background build" --go-on wait "${ahead_of[aarch64]}"
+  built_ahead aarch64
   stage "aarch64: configure" configure aarch64
   stage "aarch64: build" build aarch64 "${aarch64_targets[@]}"
   stage "aarch64: test" --go-on emulated

@@ -67,7 +67,6 @@ ExternalProject_Add(tandem_xgrammar_build
     # They come after its own. What it has to say goes to common/grammar/xgrammar_log.cc.
     "-DCMAKE_CXX_FLAGS=-w -Wno-error -fno-lto -O2 -DXGRAMMAR_LOG_CUSTOMIZE=1"
   BUILD_BYPRODUCTS ${tandem_xgrammar}/lib/libxgrammar.a
-  USES_TERMINAL_BUILD ON
   LOG_CONFIGURE ON LOG_INSTALL ON)
 
 add_library(tandem_xgrammar STATIC IMPORTED GLOBAL)

@@ -13,6 +13,7 @@
 #include "router/drafters/learned_state.h"
 #include "router/state/memory_store.h"
 #include "router/state/open_store.h"
+#include "router/testing/letter_encoder.h"
 #include "router/testing/stub_verifier.h"
 #include "router/testing/test_router.h"
 

@@ -10,6 +10,7 @@
 
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/testing/random_model.h"
+#include "common/model/testing/family_fixture.h"
 #include "common/model/testing/lora_fixture.h"
 #include "gtest/gtest.h"
 
