@@ -49,11 +49,13 @@ other processes can delay a test of whole processes by seconds.
   --sanitizers   then run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, and the tests of
                  concurrent code under ThreadSanitizer
   --aarch64      then cross-compile the CPU engine for 64-bit Arm and run its tests under QEMU
-  --part P       run only one of the four parts of --sanitizers --aarch64:
+  --part P       run only one part of what is not run otherwise, the first four of --sanitizers --aarch64:
                    asan-router   AddressSanitizer and UndefinedBehaviorSanitizer for router, RPC, simulations and fuzz targets
                    asan-rest     the same for all other tests
                    tsan          ThreadSanitizer
                    aarch64       64-bit Arm
+                   first-steps   the README's first command and the pages for new users, as a user who is not root, in a
+                                 clone in a folder with a space in its name (needs root)
                    any           one of these, chosen by a hash of the sources: the same sources always get the same part
   --clients      then install other clients (LiteLLM, LangChain, llm, the stubs of vLLM's gateways; half a gigabyte) and
                  test them
@@ -106,15 +108,15 @@ while (($# > 0)); do
 done
 
 if [[ -n $part ]] && { $sanitizers || $aarch64; }; then
-  echo "run.sh: --part runs one part of --sanitizers --aarch64: use it without these" >&2
+  echo "run.sh: --part selects its tests itself: use it without --sanitizers and --aarch64" >&2
   exit 2
 fi
 if [[ -n $part ]] && { $quick || $clients || ((${#ctest_arguments[@]} > 0)); }; then
   echo "run.sh: --part selects its tests itself: use it without --quick, --clients and arguments of ctest" >&2
   exit 2
 fi
-if [[ $part != @(|asan-router|asan-rest|tsan|aarch64|any) ]]; then
-  echo "run.sh: unknown part '$part': expected asan-router, asan-rest, tsan, aarch64 or any" >&2
+if [[ $part != @(|asan-router|asan-rest|tsan|aarch64|first-steps|any) ]]; then
+  echo "run.sh: unknown part '$part': expected asan-router, asan-rest, tsan, aarch64, first-steps or any" >&2
   exit 2
 fi
 if $changed && { $quick || $sanitizers || $aarch64 || [[ -n $part ]] || $clients || ((${#ctest_arguments[@]} > 0)); }; then
@@ -265,12 +267,12 @@ tsan=$sanitizers
 asan_selection=(-LE slow -E "$unsanitized|$remote")
 tsan_selection=(-LE slow -E "$unsanitized|^verifier_cuda" -R "$threaded_tests")
 
-# Chooses one of the four parts.
+# Chooses a part.
 any_part() {
-  local parts=(asan-router asan-rest tsan aarch64) hash
+  local parts=(asan-router asan-rest tsan aarch64 first-steps) hash
   hash=$(find common drafter proto router tests verifier -type f ! -path '*/__pycache__/*' -print0 | LC_ALL=C sort -z |
     xargs -0 cat | sha256sum)
-  echo "${parts[16#${hash:0:8} % 4]}"
+  echo "${parts[16#${hash:0:8} % ${#parts[@]}]}"
 }
 
 if [[ $part == any ]]; then part=$(any_part); fi
@@ -417,6 +419,8 @@ if $aarch64; then
   stage "aarch64: build" build aarch64 "${aarch64_targets[@]}"
   stage "aarch64: test" --go-on emulated
 fi
+
+if [[ $part == first-steps ]]; then stage "first steps" --go-on tests/first_steps/run.sh; fi
 
 if $clients; then
   stage "clients: environment" python_environment build/clients tests/clients/requirements.txt

@@ -19,14 +19,15 @@
 namespace tandem::testing_world {
 
 inline constexpr int32_t kNumTokens = 4;
-// How many requests a distribution is counted over. TANDEM_SAMPLES, of at least 10000, lowers it.
+// How many requests a distribution is counted over. TANDEM_SAMPLES sets it; with a sanitizer it is 50,000 at most.
 inline const int kNumSamples = [] {
+  constexpr uint64_t kMax = 10'000'000;
+  const uint64_t wanted = NumberFromEnvironment("TANDEM_SAMPLES", 300'000, 10'000, kMax);
 #ifdef TANDEM_SANITIZED
-  constexpr uint64_t kMost = 50'000;
+  return static_cast<int>(std::min<uint64_t>(wanted, 50'000));
 #else
-  constexpr uint64_t kMost = 1'000'000;
+  return static_cast<int>(wanted);
 #endif
-  return static_cast<int>(std::min(kMost, NumberFromEnvironment("TANDEM_SAMPLES", kMost, 10'000)));
 }();
 
 // SplitMix64, seeded.
