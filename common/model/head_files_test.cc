@@ -144,6 +144,7 @@ TEST_P(HeadFormatTest, NamesATensorThatNothingDescribes) {
 
 INSTANTIATE_TEST_SUITE_P(All, HeadFormatTest,
                          testing::Values(HeadFormat{"eagle3-specforge", "model.safetensors", {"t2d"}},
+                                         HeadFormat{"eagle3-specforge-normed"},
                                          HeadFormat{"eagle3-speculators-qwen3", "model.safetensors", {"t2d"}},
                                          HeadFormat{"eagle3-speculators-normed"},
                                          // Without `fc.weight` it is a language model like any other.
@@ -224,7 +225,7 @@ TEST(HeadConfigTest, WhatWouldChangeTheOutputIsRefusedByName) {
     nlohmann::json value;
   };
   const std::vector<Case> cases = {
-      {"eagle3-specforge", "", "norm_output", false},
+      {"eagle3-specforge", "", "norm_before_fc", true},
       {"eagle3-specforge", "", "fc_norm", true},
       {"eagle3-specforge", "eagle_config", "use_last_layernorm", false},
       {"eagle3-specforge", "eagle_config", "use_input_layernorm_in_first_layer", false},

@@ -71,6 +71,20 @@ bool IsSameFolder(absl::string_view a, absl::string_view b) {
   return !a.empty() && absl::StripSuffix(a, "/") == absl::StripSuffix(b, "/");
 }
 
+// `config` is what the folder's config.json says.
+absl::Status Apply(const HeadOptions& options, const std::string& folder, ModelConfig* config) {
+  if (!options.plain_eagle3) return absl::OkStatus();
+  if (!config->head.has_value() || !config->head->norm_output_may_be_plain) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder,
+                     "/config.json: field norm_output: --plain-eagle3 expects it to be true, in a head of "
+                     "architecture LlamaForCausalLMEagle3"));
+  }
+  config->head->own_state_is_normed = false;
+  config->head->norm_output_may_be_plain = false;
+  return absl::OkStatus();
+}
+
 // Makes the configuration of a target that of the next-token module in its files.
 absl::Status UseNextTokenModule(const Model& target, ModelConfig* config) {
   if (config->num_next_token_modules != 1) {
@@ -363,9 +377,11 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::LoadGguf(const std::string& 
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::LoadHead(const std::string& folder,
-                                                             std::shared_ptr<const Model> target) {
+                                                             std::shared_ptr<const Model> target,
+                                                             const HeadOptions& options) {
   if (GgufFile::IsPath(folder)) return LoadGguf(folder, target);
   TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadConfig(folder));
+  TANDEM_RETURN_IF_ERROR(Apply(options, folder, &config));
   TANDEM_ASSIGN_OR_RETURN(GenerationDefaults defaults, ReadGenerationDefaults(folder, config));
   TANDEM_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::Open(folder));
   if (!config.head.has_value() && weights.Contains(kHeadProjectionName)) config.head = EagleByTensors();

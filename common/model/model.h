@@ -99,6 +99,14 @@ struct HeadWeights {
   std::vector<Position> positions;
 };
 
+// What an operator knows of a draft head and its files do not say.
+struct HeadOptions {
+  // The head is plain EAGLE-3 although its config.json says `norm_output: true`. SpecForge from May to
+  // September 2026 (sgl-project/SpecForge#568 to #879) wrote that and meant that logits are made from the
+  // normed state, which they always are; the next level read the state before the norm.
+  bool plain_eagle3 = false;
+};
+
 // A Hugging Face model folder, opened and checked: config.json, generation_config.json (optional) and the
 // weights in model.safetensors or in the shards that model.safetensors.index.json names. Every tensor the
 // configuration asks for is present with the right shape and a supported type; tensors it does not know are
@@ -114,10 +122,11 @@ class Model {
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& folder);
   // Loads a draft head and connects it to its target. If the head's file has no embedding or output matrix,
   // those of the target are used. The target's own folder means the next-token module in its files.
-  // InvalidArgument if the two do not fit, or the folder has no head. With a null target, as Load, which also
-  // reads heads whose files are complete.
+  // InvalidArgument if the two do not fit, the folder has no head, or the options do not fit the head. With a
+  // null target, as Load, which also reads heads whose files are complete.
   static absl::StatusOr<std::shared_ptr<const Model>> LoadHead(const std::string& folder,
-                                                               std::shared_ptr<const Model> target);
+                                                               std::shared_ptr<const Model> target,
+                                                               const HeadOptions& options = {});
 
   // The settings of a model in a folder or GGUF file. The weights need not exist. Errors as in Load.
   struct Settings {

@@ -1,6 +1,7 @@
 // Draft heads of every file format against what reference implementations compute with them
 // (common/model/testdata/make_tiny_heads.py).
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/base/temporary_folder.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/sequence_kv.h"
 #include "common/model/model.h"
@@ -122,14 +124,80 @@ TEST_P(HeadGolden, GivesTheReferencesOutputs) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, HeadGolden,
-                         testing::Values("eagle3-specforge", "eagle3-speculators-llama",
-                                         "eagle3-speculators-qwen3", "eagle3-speculators-normed", "eagle1",
-                                         "mimo"),
+                         testing::Values("eagle3-specforge", "eagle3-specforge-normed",
+                                         "eagle3-speculators-llama", "eagle3-speculators-qwen3",
+                                         "eagle3-speculators-normed", "eagle1", "mimo"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::erase(name, '-');
                            return name;
                          });
+
+// A copy of a head in which some fields of config.json are others.
+std::shared_ptr<const Model> LoadChanged(const std::string& name, const nlohmann::json& fields,
+                                         const HeadOptions& options = {}) {
+  const TemporaryFolder copy;
+  nlohmann::json config = nlohmann::json::parse(ReadFile(HeadFolder(name) + "/config.json", 1 << 20).value());
+  config.update(fields);
+  copy.Write("config.json", config.dump());
+  copy.Write("model.safetensors", ReadFile(HeadFolder(name) + "/model.safetensors", 16 << 20).value());
+  auto head = Model::LoadHead(copy.path(), nullptr, options);
+  EXPECT_TRUE(head.ok()) << head.status();
+  return head.ok() ? *std::move(head) : nullptr;
+}
+
+// How far the rows of the chain, which read their own states, are from the reference's, at most.
+float ErrorInChain(const std::shared_ptr<const Model>& head, const std::string& name) {
+  const nlohmann::json golden =
+      nlohmann::json::parse(ReadFile(HeadFolder(name) + "/golden.json", 16 << 20).value());
+  const auto engine =
+      CreateCpuEngine(head, {.num_blocks = 8, .instruction_set = InstructionSet::kPortable}).value();
+  HeadRunner runner(engine.get());
+  RowOutput last;
+  const nlohmann::json& tokens = golden["tokens"];
+  for (size_t j = 0; j + 1 < tokens.size(); ++j) {
+    last = runner.Add(tokens[j + 1], Numbers(golden["states"][j]), /*own=*/false);
+    ExpectNear(last.logits, Numbers(golden["logits"][j]), absl::StrCat("logits of row ", j));
+  }
+  float most = 0;
+  for (const nlohmann::json& next : golden["chain"]) {
+    last = runner.Add(next["token"], last.output, /*own=*/true);
+    const Row expected = Numbers(next["logits"]);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (std::isfinite(expected[i])) most = std::max(most, std::abs(last.logits[i] - expected[i]));
+    }
+  }
+  return most;
+}
+
+// What the next level reads: the state as it left the layer, or behind the norm. Logits are from the normed
+// state in both, so that only rows below a row tell them apart.
+TEST(NormOutputTest, SaysWhatTheNextLevelReads) {
+  // golden.json of a plain head, and of one with normed states.
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge", {{"norm_output", false}}), "eagle3-specforge"),
+            2e-5);
+  EXPECT_GT(ErrorInChain(LoadChanged("eagle3-specforge", {{"norm_output", true}}), "eagle3-specforge"), 0.1);
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge-normed", {{"norm_output", true}}),
+                         "eagle3-specforge-normed"),
+            2e-5);
+  EXPECT_GT(ErrorInChain(LoadChanged("eagle3-specforge-normed", {{"norm_output", false}}),
+                         "eagle3-specforge-normed"),
+            0.1);
+  // With the meaning that it had in SpecForge from May to September 2026.
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge", {{"norm_output", true}}, {.plain_eagle3 = true}),
+                         "eagle3-specforge"),
+            2e-5);
+}
+
+TEST(NormOutputTest, IsTakenAsPlainOnlyWhereItCanBe) {
+  // Absent, false (logits without a norm, at that time), and of a format which never had that meaning.
+  for (const char* const name : {"eagle3-specforge", "eagle3-speculators-normed", "eagle1"}) {
+    const absl::Status refused = Model::LoadHead(HeadFolder(name), nullptr, {.plain_eagle3 = true}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("field norm_output: --plain-eagle3 expects"))
+        << name;
+  }
+}
 
 TEST(HeadFilesTest, SayWhichStatesTheHeadReads) {
   const auto specforge = Model::Load(HeadFolder("eagle3-specforge"));

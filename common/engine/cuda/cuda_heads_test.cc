@@ -213,9 +213,9 @@ TEST(CudaHeadsTest, RefuseWhatHeadsDoNotTake) {
 class CudaHeadGolden : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Formats, CudaHeadGolden,
-                         testing::Values("eagle3-specforge", "eagle3-speculators-llama",
-                                         "eagle3-speculators-qwen3", "eagle3-speculators-normed", "eagle1",
-                                         "mimo"),
+                         testing::Values("eagle3-specforge", "eagle3-specforge-normed",
+                                         "eagle3-speculators-llama", "eagle3-speculators-qwen3",
+                                         "eagle3-speculators-normed", "eagle1", "mimo"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::erase(name, '-');

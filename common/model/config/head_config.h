@@ -41,9 +41,12 @@ struct HeadConfig {
   int32_t draft_vocab_size = 0;
   // EAGLE-3: the residual stream starts with the normed state (vLLM speculators), not with the state.
   bool norm_before_residual = false;
-  // A row passes its own state after the final norm to the next one (MTP, and EAGLE-3 with norm_output), not
-  // the state before it.
+  // A row passes its own state after the final norm to the next one (MTP, and EAGLE-3.1, which says
+  // norm_output), not the state before it. Logits are always made from the normed one.
   bool own_state_is_normed = false;
+  // `own_state_is_normed` follows from a `norm_output: true` that also heads have which are plain EAGLE-3:
+  // SpecForge wrote it with that meaning from May to September 2026. See HeadOptions::plain_eagle3.
+  bool norm_output_may_be_plain = false;
   // Whether the layer's tensors are named like a model's ("layers.0."), not "midlayer.".
   bool numbered_layer = false;
   // Medusa: the number of positions for which a row has logits, the residual blocks of each, and whether all

@@ -138,8 +138,9 @@ absl::StatusOr<std::optional<ParsedHead>> ParseHeadConfig(const nlohmann::json& 
   ParsedHead parsed{.config = is_eagle3 ? HeadConfig() : EagleByTensors(), .layer = &object};
   TANDEM_RETURN_IF_ERROR(ReadTarget(fields, &parsed.config));
   if (!is_eagle3) return parsed;
-  // Of SpecForge, where it says that logits are made from the normed state; speculators' means another thing.
-  TANDEM_RETURN_IF_ERROR(CheckFixed(fields, {{"norm_output", true}, {"fc_norm", false}}));
+  TANDEM_ASSIGN_OR_RETURN(parsed.config.own_state_is_normed, fields.BoolOr("norm_output", false));
+  parsed.config.norm_output_may_be_plain = parsed.config.own_state_is_normed;
+  TANDEM_RETURN_IF_ERROR(CheckFixed(fields, {{"norm_before_fc", false}, {"fc_norm", false}}));
   if (const nlohmann::json* const eagle = fields.Find("eagle_config"); eagle != nullptr) {
     if (!eagle->is_object()) return fields.Unexpected("eagle_config", "an object");
     const JsonFields inner(*eagle, path, "eagle_config.");

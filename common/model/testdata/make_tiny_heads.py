@@ -267,7 +267,7 @@ def eagle_heads():
 
 
 def eagle3_normed_output():
-    """speculators' EAGLE 3.1: a row's own state is the normed one."""
+    """A row's own state is the normed one: in speculators' form, and the same head in SpecForge's."""
     torch.manual_seed(10)
     head = Head("eagle3", layer_config(), 2, VOCAB, norm_output=True)
     randomise(head)
@@ -282,6 +282,14 @@ def eagle3_normed_output():
     }
     values = golden(head, torch.randn(len(TOKENS) - 1, 2 * WIDTH), list(range(VOCAB)))
     write("eagle3-speculators-normed", config, tensors_of(head, "layers.0"), values)
+    config = plain_config(head.config) | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": VOCAB,
+        "norm_output": True,
+        "target_hidden_size": WIDTH,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2], "use_aux_hidden_state": True},
+    }
+    write("eagle3-specforge-normed", config, tensors_of(head, "midlayer"), values)
 
 
 @torch.no_grad()
