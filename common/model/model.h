@@ -80,14 +80,18 @@ struct OuterWeights {
   TensorView final_norm_bias;      // [hidden]
 };
 
-// The weights of a draft head outside of its layer; empty for other models. The layer has `input_norm` only
-// if it norms its own input. If attention reads embedding and state side by side, query, key and value have
-// [2 * hidden] inputs.
+// The weights of a draft head outside of its layers; empty for other models. The first layer has `input_norm`
+// only if it norms its own input. If its attention reads embedding and state side by side, query, key and
+// value have [2 * hidden] inputs.
 struct HeadWeights {
-  TensorView projection;       // fc: EAGLE and MTP [hidden, 2 * hidden], EAGLE-3 [hidden, state_size]
+  // fc: EAGLE and MTP [hidden, 2 * hidden], EAGLE-3 [hidden, state_size], or none
+  TensorView projection;
   TensorView projection_bias;  // [hidden], where the file has one
-  TensorView embedding_norm;   // EAGLE-3, MTP: [hidden], of the token's embedding
-  TensorView state_norm;       // [hidden], EAGLE-3: of what the projection gave; MTP: of the state it reads
+  // EAGLE-3, of what the projection reads (HeadConfig::StateNorms): none, [state_size], or for each state
+  // [target_hidden_size]
+  std::vector<TensorView> input_norms;
+  TensorView embedding_norm;  // EAGLE-3, MTP: [hidden], of the token's embedding
+  TensorView state_norm;      // [hidden], EAGLE-3: of what the projection gave; MTP: of the state it reads
   // The token of each of draft_vocab_size outputs; empty if they are all tokens in order.
   TokenIds draft_tokens;
   // Medusa: one for each of num_positions, in order.
