@@ -33,8 +33,11 @@ uint64_t TokenMatrixBytes(uint64_t values, WeightDtype dtype) {
 
 // Numbers of weights by what uses them.
 struct Weights {
-  uint64_t input = 0;       // Before the first layer: a draft head's `fc`.
-  uint64_t key_value = 0;   // Of one layer: what every row needs.
+  uint64_t input = 0;      // Before the first layer: a draft head's `fc`.
+  uint64_t key_value = 0;  // Of one layer: what every row needs.
+  // What the first layer of an EAGLE-3 head has more of both, because its attention reads two vectors.
+  uint64_t first_key_value = 0;
+  uint64_t first_rest = 0;
   uint64_t rest = 0;        // Of one layer: query, attention output.
   uint64_t dense = 0;       // Of all layers: feed-forward parts that every row takes, routers among them.
   uint64_t last_dense = 0;  // Of the last one.
@@ -65,20 +68,21 @@ Weights CountWeights(const ModelConfig& config, bool reads_target) {
   const auto hidden = static_cast<uint64_t>(config.hidden_size);
   const auto query = static_cast<uint64_t>(config.query_size());
   const auto kv = static_cast<uint64_t>(config.kv_size());
-  // EAGLE-3's attention reads an embedding and a state, and its `fc` the target's states; that of other heads
-  // reads an embedding and a state, whosever it is.
+  // The attention of EAGLE-3's first layer reads an embedding and a state, and its `fc` the target's states;
+  // that of other heads reads an embedding and a state, whosever it is.
   const bool is_eagle3 = config.head.has_value() && config.head->kind == HeadConfig::Kind::kEagle3;
-  const uint64_t attended = is_eagle3 ? 2 * hidden : hidden;
   uint64_t input = 0;
   if (is_eagle3) {
-    input = reads_target ? config.head->state_size() * hidden : 0;
+    input = reads_target && config.head->projects ? config.head->state_size() * hidden : 0;
   } else if (config.head.has_value()) {
     input = 2 * hidden * hidden;
   }
   const int32_t num_outputs = config.head.has_value() ? config.head->draft_vocab_size : config.vocab_size;
   Weights weights = {.input = input,
-                     .key_value = 2 * kv * attended,
-                     .rest = query * attended + query * hidden,
+                     .key_value = 2 * kv * hidden,
+                     .first_key_value = is_eagle3 ? 2 * kv * hidden : 0,
+                     .first_rest = is_eagle3 ? query * hidden : 0,
+                     .rest = 2 * query * hidden,
                      .output = static_cast<uint64_t>(num_outputs) * hidden};
   if (const LatentDescription& latent = config.block.latent; latent.exists()) {
     const auto heads = static_cast<uint64_t>(config.num_heads);
@@ -107,14 +111,16 @@ StepWork CountWork(const ModelConfig& config, const Weights& weights, WeightDtyp
   const auto query = static_cast<uint64_t>(config.query_size());
   StepWork work;
   const uint64_t read = experts_read.value_or(FewestExperts(config));
-  work.weight_bytes = MatrixBytes(weights.input + layers * (weights.key_value + weights.rest) +
-                                      weights.dense + read * weights.expert,
-                                  dtype) +
-                      TokenMatrixBytes(num_rows * static_cast<uint64_t>(config.hidden_size), dtype);
+  work.weight_bytes =
+      MatrixBytes(weights.input + weights.first_key_value + weights.first_rest +
+                      layers * (weights.key_value + weights.rest) + weights.dense + read * weights.expert,
+                  dtype) +
+      TokenMatrixBytes(num_rows * static_cast<uint64_t>(config.hidden_size), dtype);
   if (num_wanted > 0) work.weight_bytes += TokenMatrixBytes(weights.output, dtype);
   work.kv_bytes = kv_tokens * (KvStore::BytesPerBlock(config, kv_type).value_or(0) / kBlockTokens);
   // A row without logits ends with the last layer's keys and values.
-  uint64_t products = num_rows * (weights.input + layers * weights.key_value);
+  uint64_t products = num_rows * (weights.input + weights.first_key_value + layers * weights.key_value);
+  products += (layers > 1 ? num_rows : num_wanted) * weights.first_rest;
   products += (num_rows * (layers - 1) + num_wanted) * weights.rest + num_wanted * weights.output;
   products += num_rows * (weights.dense - weights.last_dense) + num_wanted * weights.last_dense;
   const auto num_chosen = static_cast<uint64_t>(config.block.experts.num_chosen);

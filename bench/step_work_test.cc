@@ -87,6 +87,14 @@ TEST(HeadStepWorkTest, ReadsStatesBesideTokens) {
   const StepWork reads = PromptStepWork(config, WeightDtype::kBf16, 0, 1, /*with_logits=*/true);
   EXPECT_EQ(reads.weight_bytes, 2u * (3 * 12 * 16 + layer + 6 * 16 + 16));
 
+  // A second layer reads one vector.
+  config.num_layers = 2;
+  const uint64_t second = layer - 3 * 16 * 16;
+  const StepWork deep = TreeStepWork(config, WeightDtype::kBf16, 2, 20, RowTree::kChain);
+  EXPECT_EQ(deep.weight_bytes, 2u * (layer + second + 6 * 16 + 2 * 16));
+  EXPECT_EQ(deep.operations, 2u * (2 * (layer + second + 6 * 16) + 2 * 2 * 16 * (21 + 22)));
+  config.num_layers = 1;
+
   config.head->kind = HeadConfig::Kind::kEagle;
   const uint64_t narrow = 4 * 16 * 16 + 3 * 32 * 16;
   EXPECT_EQ(TreeStepWork(config, WeightDtype::kBf16, 1, 20, RowTree::kChain).weight_bytes,

@@ -39,6 +39,7 @@ struct DrafterFlags {
   std::vector<std::string> models;
   std::vector<std::string> merges;
   std::string head_target;
+  std::vector<std::string> plain_eagle3;
   std::vector<std::string> target_vocabularies;
   std::string models_folder;
   uint32_t max_models = 16;
@@ -76,6 +77,10 @@ void Declare(DrafterFlags& options, Flags& flags) {
            "Folder of the target that the draft heads were trained for. The drafter reads there the "
            "embedding, output matrix and vocabulary that a head's folder leaves out. A --model with the same "
            "folder is the next-token module in its files.")
+      .Add("plain-eagle3", &options.plain_eagle3,
+           "Name of a draft head that is plain EAGLE-3 although its config.json says `norm_output: true`, "
+           "which otherwise means EAGLE-3.1. SpecForge wrote that from May to September 2026. Repeat for "
+           "several.")
       .Add("target-vocabulary", &options.target_vocabularies,
            "Folder of a target whose vocabulary differs slightly from the draft models'. The drafter reads "
            "its config.json and tokenizer, and bridges models whose vocabularies differ only in padding, ids "
@@ -182,6 +187,7 @@ DraftModelPool::Options ModelOptions(const DrafterFlags& options, const std::vec
   return {.specs = specs,
           .merges = merges,
           .head_target = options.head_target,
+          .plain_eagle3 = options.plain_eagle3,
           .target_vocabularies = options.target_vocabularies,
           .load = load_options,
           .models_folder = options.models_folder,

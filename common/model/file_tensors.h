@@ -28,8 +28,7 @@ class FileTensors final : public TensorSource {
   absl::StatusOr<StoredTensor> TakeStored(const std::string& name, absl::string_view expected);
   void Ignore(const std::string& name) override { taken_.insert(name); }
   void IgnoreBelow(absl::string_view prefix, bool others) override;
-  // The names of tensors that were not taken.
-  std::vector<std::string> NamesLeft() const;
+  std::vector<std::string> NamesLeft() const override;
   absl::Status Finish(const std::string& architecture) override;
   // Does not release the scales of MXFP4, which are stored elsewhere and are a sixteenth of it.
   void Release(const TensorView& tensor) const override;

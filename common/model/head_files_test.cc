@@ -142,19 +142,27 @@ TEST_P(HeadFormatTest, NamesATensorThatNothingDescribes) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("extra.weight"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HeadFormatTest,
-                         testing::Values(HeadFormat{"eagle3-specforge", "model.safetensors", {"t2d"}},
-                                         HeadFormat{"eagle3-speculators-qwen3", "model.safetensors", {"t2d"}},
-                                         HeadFormat{"eagle3-speculators-normed"},
-                                         // Without `fc.weight` it is a language model like any other.
-                                         HeadFormat{"eagle1", "model.safetensors", {"fc.bias", "fc.weight"}},
-                                         HeadFormat{"medusa", "medusa_lm_head.safetensors"},
-                                         HeadFormat{"medusa-vllm"}, HeadFormat{"mimo"}),
-                         [](const auto& param_info) {
-                           std::string name = param_info.param.folder;
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, HeadFormatTest,
+    testing::Values(HeadFormat{"eagle3-specforge", "model.safetensors", {"t2d"}},
+                    HeadFormat{"eagle3-specforge-normed"},
+                    HeadFormat{"eagle3-speculators-qwen3", "model.safetensors", {"t2d"}},
+                    HeadFormat{"eagle3-speculators-normed"}, HeadFormat{"eagle31-speculators"},
+                    HeadFormat{"eagle31-specforge"}, HeadFormat{"eagle3-modelopt-normed"},
+                    HeadFormat{"eagle3-modelopt-final"},
+                    // Without these there is one layer, which num_hidden_layers is not.
+                    HeadFormat{"eagle3-deep-llama",
+                               "model.safetensors",
+                               {"layers.1.self_attn.q_proj.weight", "layers.2.self_attn.q_proj.weight"}},
+                    // Without `fc.weight` it is a language model like any other.
+                    HeadFormat{"eagle1", "model.safetensors", {"fc.bias", "fc.weight"}},
+                    HeadFormat{"medusa", "medusa_lm_head.safetensors"}, HeadFormat{"medusa-vllm"},
+                    HeadFormat{"mimo"}),
+    [](const auto& param_info) {
+      std::string name = param_info.param.folder;
+      std::erase(name, '-');
+      return name;
+    });
 
 nlohmann::json MedusaConfig() {
   return {{"medusa_num_heads", 3}, {"medusa_num_layers", 2}, {"base_model_name_or_path", "target"}};
@@ -216,26 +224,42 @@ TEST(MedusaConfigTest, HeadsMayEndInTheTargetsOutputMatrix) {
   }
 }
 
+// A field of a head's configuration, at `at` (nothing: in the file itself).
+struct FieldCase {
+  const char* folder;
+  const char* at;
+  const char* field;
+  nlohmann::json value;
+};
+
+// Loads a copy of the head in which the field has that value.
+absl::Status LoadWithField(const FieldCase& changed) {
+  const TemporaryFolder folder;
+  const std::string from = FormatFolder(changed.folder) + "/";
+  nlohmann::json config = nlohmann::json::parse(ReadFile(from + "config.json", 1 << 20).value());
+  (*changed.at == '\0' ? config : config[changed.at])[changed.field] = changed.value;
+  folder.Write("config.json", config.dump());
+  folder.Write("model.safetensors", ReadFile(from + "model.safetensors", 1 << 24).value());
+  const absl::Status status = LoadFormat(folder.path());
+  if (!status.ok()) EXPECT_THAT(std::string(status.message()), HasSubstr(folder.path()));
+  return status;
+}
+
 TEST(HeadConfigTest, WhatWouldChangeTheOutputIsRefusedByName) {
-  struct Case {
-    const char* folder;
-    const char* at;  // Where the field stands, or nothing.
-    const char* field;
-    nlohmann::json value;
-  };
-  const std::vector<Case> cases = {
-      {"eagle3-specforge", "", "norm_output", false},
-      {"eagle3-specforge", "", "fc_norm", true},
+  const std::vector<FieldCase> cases = {
       {"eagle3-specforge", "eagle_config", "use_last_layernorm", false},
       {"eagle3-specforge", "eagle_config", "use_input_layernorm_in_first_layer", false},
       {"eagle3-specforge", "eagle_config", "use_mtp_layernorm", true},
-      {"eagle3-specforge", "eagle_config", "use_aux_hidden_state", false},
+      {"eagle3-specforge", "eagle_config", "next_layer_regular", false},
       {"eagle3-specforge", "eagle_config", "parallel_draft_step", 2},
-      {"eagle3-specforge", "", "num_hidden_layers", 2},
-      {"eagle3-speculators-llama", "", "norm_before_fc", true},
-      {"eagle3-speculators-llama", "", "fc_norm", true},
+      {"eagle3-specforge", "eagle_config", "a_field_of_tomorrow", 1},
+      {"eagle3-specforge", "", "kv_lora_rank", 512},
+      {"eagle3-specforge", "", "ptd_token_id", 7},
+      {"eagle3-specforge", "", "partial_rotary_factor", 0.5},
+      {"eagle3-specforge", "", "architectures", {"Eagle3DeepseekV2ForCausalLM"}},
+      {"eagle3-specforge", "", "architectures", {"PEagleDraftModel"}},
       {"eagle3-speculators-llama", "", "speculators_model_type", "dflash"},
-      {"eagle3-speculators-llama", "transformer_layer_config", "layer_types", {"sliding_attention"}},
+      {"eagle3-speculators-llama", "", "mask_token_id", 7},
       {"medusa-vllm", "", "truncated_vocab_size", 40},
       {"medusa-vllm", "", "logit_scale", 0.5},
       {"medusa-vllm", "", "draft_vocab_size", 40},
@@ -243,17 +267,118 @@ TEST(HeadConfigTest, WhatWouldChangeTheOutputIsRefusedByName) {
       {"mimo", "", "use_mrope", true},
       {"mimo", "", "architectures", {"Qwen3NextForCausalLM"}},
   };
-  for (const Case& refused : cases) {
-    const TemporaryFolder folder;
-    const std::string from = FormatFolder(refused.folder) + "/";
-    nlohmann::json config = nlohmann::json::parse(ReadFile(from + "config.json", 1 << 20).value());
-    (*refused.at == '\0' ? config : config[refused.at])[refused.field] = refused.value;
-    folder.Write("config.json", config.dump());
-    folder.Write("model.safetensors", ReadFile(from + "model.safetensors", 1 << 24).value());
-    const absl::Status status = LoadFormat(folder.path());
+  for (const FieldCase& refused : cases) {
+    const absl::Status status = LoadWithField(refused);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << refused.folder << " " << refused.field;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(refused.field), HasSubstr("supported")));
+  }
+}
+
+TEST(HeadConfigTest, FieldsThatContradictOneAnotherAreNamed) {
+  const std::vector<FieldCase> cases = {
+      {"eagle31-specforge", "", "norm_before_fc", true},
+      {"eagle31-speculators", "", "fc_norm", true},
+      {"eagle31-specforge", "eagle_config", "norm_output", false},
+      {"eagle3-modelopt-normed", "", "norm_before_fc", false},
+      {"eagle3-specforge", "", "num_aux_hidden_states", 4},
+      {"eagle3-specforge", "eagle_config", "eagle_aux_hidden_state_layer_ids", {0, 2, 2}},
+      {"eagle3-modelopt-final", "eagle_config", "eagle_aux_hidden_state_layer_ids", {1}},
+      {"eagle3-modelopt-final", "", "target_hidden_size", 40},
+      {"eagle3-specforge", "", "num_hidden_layers", 2},
+      {"eagle3-deep-llama", "transformer_layer_config", "num_hidden_layers", 4},
+      {"eagle3-deep-llama", "transformer_layer_config", "sliding_window", nullptr},
+      {"eagle3-deep-llama", "transformer_layer_config", "use_sliding_window", false},
+      {"eagle3-specforge", "", "layer_types", {"sliding_attention"}},
+  };
+  for (const FieldCase& refused : cases) {
+    const absl::Status status = LoadWithField(refused);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << refused.folder << " " << refused.field;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("field "), HasSubstr("expected")))
+        << refused.field;
+  }
+  // Norms of states stand in front of a projection, and here there is none.
+  EXPECT_THAT(std::string(LoadWithField({"eagle3-modelopt-final", "", "fc_norm", true}).message()),
+              HasSubstr("use_aux_hidden_state"));
+}
+
+// Weights say more than config.json: by the name of the field that goes with them.
+TEST(HeadConfigTest, TensorsOfWhatIsNotReadAreRefusedByTheirField) {
+  struct Case {
+    const char* folder;
+    const char* tensor;
+    const char* field;
+  };
+  for (const Case& extra : {
+           Case{"eagle3-specforge", "fc_norm.0.weight", "field fc_norm:"},
+           Case{"eagle3-specforge", "model.fc_norm.0.weight", "field fc_norm:"},
+           Case{"eagle3-specforge", "input_norm.weight", "field norm_before_fc:"},
+           Case{"eagle3-specforge", "mask_hidden", "field ptd_token_id:"},
+           Case{"eagle3-specforge", "parallel_draft_heads.0.medusa_layers.0.linear.weight",
+                "field eagle_config.parallel_draft_step:"},
+           Case{"eagle3-specforge", "midlayer.self_attn.kv_a_proj_with_mqa.weight", "field kv_lora_rank:"},
+           Case{"eagle3-specforge", "midlayer.self_attn.q_norm.weight",
+                "field transformer_layer_config.model_type:"},
+           Case{"eagle3-specforge", "midlayer.self_attn.q_proj.bias", "field attention_bias:"},
+           Case{"eagle3-specforge", "midlayer.mlp.down_proj.bias", "field mlp_bias:"},
+           Case{"eagle3-specforge", "midlayer.mlp.experts.0.up_proj.weight", "field num_experts:"},
+           Case{"eagle3-specforge", "midlayer.self_attn.q_proj.weight_scale", "field quantization_config:"},
+           Case{"eagle3-specforge", "markov_head.markov_w1", "field markov_rank:"},
+           Case{"eagle3-specforge", "layers.1.mlp.up_proj.weight", "field num_hidden_layers:"},
+           Case{"eagle3-modelopt-final", "fc.weight", "field eagle_config.use_aux_hidden_state:"},
+           Case{"eagle1", "layers.0.input_layernorm.weight",
+                "field eagle_config.use_input_layernorm_in_first_layer:"},
+           Case{"eagle1", "norm.weight", "field eagle_config.use_last_layernorm:"},
+       }) {
+    const TemporaryFolder folder;
+    const std::string from = FormatFolder(extra.folder) + "/";
+    folder.Write("config.json", ReadFile(from + "config.json", 1 << 20).value());
+    std::vector<FileTensor> tensors = ReadTensors(from + "model.safetensors");
+    tensors.push_back(tensors.front());
+    tensors.back().name = extra.tensor;
+    folder.Write("model.safetensors", FileOf(tensors));
+    const absl::Status status = LoadFormat(folder.path());
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << extra.tensor;
     EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr(folder.path()), HasSubstr(refused.field), HasSubstr("supported")));
+                AllOf(HasSubstr(extra.field), HasSubstr(extra.tensor), HasSubstr("supported")));
+  }
+}
+
+TEST(HeadConfigTest, AHeadOfTheAuthorsIsKnownByItsDraftVocabulary) {
+  const TemporaryFolder folder;
+  const std::string from = FormatFolder("eagle3-specforge") + "/";
+  nlohmann::json config = nlohmann::json::parse(ReadFile(from + "config.json", 1 << 20).value());
+  config.erase("eagle_config");
+  config["architectures"] = {"LlamaForCausalLM"};
+  config["eagle_aux_hidden_state_layer_ids"] = {1, 3, 4};
+  folder.Write("config.json", config.dump());
+  folder.Write("model.safetensors", ReadFile(from + "model.safetensors", 1 << 24).value());
+  EXPECT_TRUE(Model::IsHead(folder.path()).value());
+  auto head = Model::Load(folder.path());
+  ASSERT_TRUE(head.ok()) << head.status();
+  EXPECT_EQ(HeadKindName((*head)->config().head->kind), "eagle3");
+  // As nebius says it.
+  config["truncated_vocab_size"] = config["draft_vocab_size"];
+  config.erase("draft_vocab_size");
+  folder.Write("config.json", config.dump());
+  head = Model::Load(folder.path());
+  ASSERT_TRUE(head.ok()) << head.status();
+  EXPECT_EQ((*head)->head().draft_tokens.size(), 31u);
+  config.erase("truncated_vocab_size");
+  folder.Write("config.json", config.dump());
+  EXPECT_THAT(std::string(Model::Load(folder.path()).status().message()),
+              HasSubstr("field draft_vocab_size: absent, expected"));
+}
+
+TEST(HeadConfigTest, PicklesAreNotOpened) {
+  for (const auto& [pickle, safetensors] : {std::pair{"pytorch_model.bin", "model.safetensors"},
+                                            std::pair{"medusa_lm_head.pt", "medusa_lm_head.safetensors"}}) {
+    const TemporaryFolder folder;
+    folder.Write("config.json", ReadFile(FormatFolder("eagle1") + "/config.json", 1 << 20).value());
+    folder.Write(pickle, "cos\nsystem\n(S'true'\ntR.");
+    const absl::Status status = Model::Load(folder.path()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(pickle), HasSubstr("weights_only=True"), HasSubstr(safetensors)));
   }
 }
 

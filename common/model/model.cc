@@ -12,6 +12,7 @@
 #include "common/model/file_tensors.h"
 #include "common/model/gguf_config.h"
 #include "common/model/gguf_model.h"
+#include "common/model/head_tensors.h"
 #include "common/model/quantized_tensors.h"
 #include "common/model/random_weights.h"
 #include "common/model/target_fingerprint.h"
@@ -69,6 +70,20 @@ bool SameContent(const TensorView& a, const TensorView& b) {
 
 bool IsSameFolder(absl::string_view a, absl::string_view b) {
   return !a.empty() && absl::StripSuffix(a, "/") == absl::StripSuffix(b, "/");
+}
+
+// `config` is what the folder's config.json says.
+absl::Status ApplyHeadOptions(const HeadOptions& options, const std::string& folder, ModelConfig* config) {
+  if (!options.plain_eagle3) return absl::OkStatus();
+  if (!config->head.has_value() || !config->head->norm_output_may_be_plain) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder,
+                     "/config.json: field norm_output: --plain-eagle3 expects it to be true, in a head of "
+                     "architecture LlamaForCausalLMEagle3"));
+  }
+  config->head->own_state_is_normed = false;
+  config->head->norm_output_may_be_plain = false;
+  return absl::OkStatus();
 }
 
 // Makes the configuration of a target that of the next-token module in its files.
@@ -146,33 +161,89 @@ class Model::Reader {
     const HeadConfig& head = *config_.head;
     if (head.kind == HeadConfig::Kind::kMedusa) return ReadMedusa();
     if (head.kind == HeadConfig::Kind::kMtp) return ReadNextTokenModule();
+    const absl::Status read = ReadEagle();
+    TANDEM_RETURN_IF_ERROR(CheckUnreadTensors(model_.weights_->NamesLeft(), read.ok(),
+                                              absl::StrCat(model_.folder_, "/config.json")));
+    return read.ok() ? model_.weights_->Finish(config_.architecture) : read;
+  }
+
+  absl::Status ReadEagle() {
+    const HeadConfig& head = *config_.head;
     const int64_t hidden = config_.hidden_size;
-    const bool is_eagle3 = head.kind == HeadConfig::Kind::kEagle3;
     TensorSource& weights = *model_.weights_;
     const Model* const target = model_.target_.get();
-    TANDEM_RETURN_IF_ERROR(TakeOrShare("embed_tokens.weight", {config_.vocab_size, hidden},
+    const HeadTensorNames names =
+        FindHeadTensors([&](const std::string& name) { return weights.Contains(name); }, head);
+    TANDEM_RETURN_IF_ERROR(TakeOrShare(names.InRoot("embed_tokens.weight"), {config_.vocab_size, hidden},
                                        target == nullptr ? nullptr : &target->embedding(),
                                        model_.embedding_));
     TANDEM_RETURN_IF_ERROR(TakeOrShare(kOutputName, {head.draft_vocab_size, hidden},
                                        target == nullptr ? nullptr : &target->output(), model_.output_));
+    TANDEM_RETURN_IF_ERROR(ReadProjection(names));
+    TANDEM_RETURN_IF_ERROR(ReadFirstLayer(names.InRoot(names.layers.front())));
+    for (size_t i = 1; i < static_cast<size_t>(config_.num_layers); ++i) {
+      const bool named = i < names.layers.size();
+      const std::string prefix = names.InRoot(named ? names.layers[i] : absl::StrCat("layers.", i, "."));
+      LayerWeights& layer = model_.layers_.emplace_back();
+      TANDEM_RETURN_IF_ERROR(Take(prefix + (named ? names.input_norms[i] : "input_layernorm.weight"),
+                                  {hidden}, layer.input_norm));
+      TANDEM_RETURN_IF_ERROR(blocks_.ReadAttention(prefix, hidden, layer));
+      TANDEM_RETURN_IF_ERROR(blocks_.ReadFeedForward(prefix, /*has_experts=*/false, layer));
+      // vLLM's layers all have one, and only the first one reads it.
+      weights.Ignore(prefix + "hidden_norm.weight");
+    }
+    if (head.kind == HeadConfig::Kind::kEagle3) {
+      TANDEM_RETURN_IF_ERROR(Take(names.InRoot("norm.weight"), {hidden}, model_.final_norm_));
+    }
+    weights.Ignore("t2d");
+    if (head.draft_vocab_size == config_.vocab_size && !weights.Contains("d2t")) return absl::OkStatus();
+    return ReadDraftTokens(head.draft_vocab_size);
+  }
+
+  // What stands between the target's states and the first layer.
+  absl::Status ReadProjection(const HeadTensorNames& names) {
+    const HeadConfig& head = *config_.head;
+    const int64_t hidden = config_.hidden_size;
+    const bool is_eagle3 = head.kind == HeadConfig::Kind::kEagle3;
+    const std::string name = names.InRoot(kHeadProjectionName);
+    if (!head.projects) {
+      if (!model_.weights_->Contains(name)) return absl::OkStatus();
+      return absl::UnimplementedError(
+          absl::StrCat(model_.folder_,
+                       "/config.json: field eagle_config.use_aux_hidden_state: found false "
+                       "beside a tensor \"",
+                       name, "\", supported: true"));
+    }
     const int64_t inputs = is_eagle3 ? int64_t{head.state_size()} : 2 * hidden;
-    TANDEM_RETURN_IF_ERROR(Take(kHeadProjectionName, {hidden, inputs}, model_.head_.projection));
+    TANDEM_RETURN_IF_ERROR(Take(name, {hidden, inputs}, model_.head_.projection));
+    const std::string bias = names.InRoot("fc.bias");
     TANDEM_RETURN_IF_ERROR(
-        TakeIf(weights.Contains("fc.bias"), "fc.bias", {hidden}, model_.head_.projection_bias));
+        TakeIf(model_.weights_->Contains(bias), bias, {hidden}, model_.head_.projection_bias));
+    switch (head.state_norms) {
+      case HeadConfig::StateNorms::kNone:
+        return absl::OkStatus();
+      case HeadConfig::StateNorms::kTogether:
+        return Take(names.InRoot("input_norm.weight"), {inputs}, model_.head_.input_norms.emplace_back());
+      case HeadConfig::StateNorms::kEach:
+        break;
+    }
+    for (uint32_t i = 0; i < head.num_states(); ++i) {
+      TANDEM_RETURN_IF_ERROR(Take(names.InRoot(absl::StrCat("fc_norm.", i, ".weight")),
+                                  {head.target_hidden_size}, model_.head_.input_norms.emplace_back()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadFirstLayer(const std::string& prefix) {
+    const bool is_eagle3 = config_.head->kind == HeadConfig::Kind::kEagle3;
+    const int64_t hidden = config_.hidden_size;
     LayerWeights& layer = model_.layers_.emplace_back();
-    const std::string prefix = head.numbered_layer ? "layers.0." : "midlayer.";
     TANDEM_RETURN_IF_ERROR(
         TakeIf(is_eagle3, prefix + "input_layernorm.weight", {hidden}, model_.head_.embedding_norm));
     TANDEM_RETURN_IF_ERROR(
         TakeIf(is_eagle3, prefix + "hidden_norm.weight", {hidden}, model_.head_.state_norm));
     TANDEM_RETURN_IF_ERROR(blocks_.ReadAttention(prefix, is_eagle3 ? 2 * hidden : hidden, layer));
-    TANDEM_RETURN_IF_ERROR(blocks_.ReadFeedForward(prefix, /*has_experts=*/false, layer));
-    TANDEM_RETURN_IF_ERROR(TakeIf(is_eagle3, "norm.weight", {hidden}, model_.final_norm_));
-    weights.Ignore("t2d");
-    if (head.draft_vocab_size < config_.vocab_size || weights.Contains("d2t")) {
-      TANDEM_RETURN_IF_ERROR(ReadDraftTokens(head.draft_vocab_size));
-    }
-    return weights.Finish(config_.architecture);
+    return blocks_.ReadFeedForward(prefix, /*has_experts=*/false, layer);
   }
 
   // As their authors name them, HEAD.BLOCK.linear.weight and HEAD.BLOCKS.weight, or as vLLM does,
@@ -325,7 +396,8 @@ absl::StatusOr<bool> Model::IsHead(const std::string& folder, const std::string&
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadConfig(folder));
   if (config.head.has_value()) return true;
   TANDEM_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::Open(folder));
-  return weights.Contains(kHeadProjectionName);
+  const auto has_tensor = [&](const std::string& name) { return weights.Contains(name); };
+  return weights.Contains(kHeadProjectionName) || IsEagle3ByTensors(has_tensor);
 }
 
 absl::StatusOr<Model::Settings> Model::ReadSettings(const std::string& folder) {
@@ -363,26 +435,40 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::LoadGguf(const std::string& 
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::LoadHead(const std::string& folder,
-                                                             std::shared_ptr<const Model> target) {
+                                                             std::shared_ptr<const Model> target,
+                                                             const HeadOptions& options) {
   if (GgufFile::IsPath(folder)) return LoadGguf(folder, target);
   TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadConfig(folder));
+  TANDEM_RETURN_IF_ERROR(ApplyHeadOptions(options, folder, &config));
   TANDEM_ASSIGN_OR_RETURN(GenerationDefaults defaults, ReadGenerationDefaults(folder, config));
   TANDEM_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::Open(folder));
+  const auto has_tensor = [&](const std::string& name) { return weights.Contains(name); };
+  if (!config.head.has_value() && IsEagle3ByTensors(has_tensor)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        folder,
+        "/config.json: field draft_vocab_size: absent, expected in the configuration of an EAGLE-3 head "
+        "(its weights have a layer \"midlayer\")"));
+  }
   if (!config.head.has_value() && weights.Contains(kHeadProjectionName)) config.head = EagleByTensors();
   if (target != nullptr && !config.head.has_value() && IsSameFolder(folder, target->folder())) {
     TANDEM_RETURN_IF_ERROR(UseNextTokenModule(*target, &config));
-  }
-  if (config.head.has_value()) {
-    TANDEM_RETURN_IF_ERROR(FinishHeadConfig(absl::StrCat(folder, "/config.json"),
-                                            target == nullptr ? nullptr : &target->config(), &config));
-  } else if (target != nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(folder, "/config.json: expected a draft head's, for the target in ", target->folder()));
   }
   if (config.head.has_value() && config.quantization.has_value()) {
     return absl::UnimplementedError(
         absl::StrCat(folder, "/config.json: field quantization_config.quant_method: found \"",
                      config.quantization->method, "\", supported for a draft head: none"));
+  }
+  if (config.head.has_value()) {
+    if (config.head->kind == HeadConfig::Kind::kEagle || config.head->kind == HeadConfig::Kind::kEagle3) {
+      TANDEM_RETURN_IF_ERROR(SetHeadLayers(FindHeadTensors(has_tensor, *config.head),
+                                           absl::StrCat(folder, "/config.json"),
+                                           target == nullptr ? nullptr : &target->config(), &config));
+    }
+    TANDEM_RETURN_IF_ERROR(FinishHeadConfig(absl::StrCat(folder, "/config.json"),
+                                            target == nullptr ? nullptr : &target->config(), &config));
+  } else if (target != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, "/config.json: expected a draft head's, for the target in ", target->folder()));
   }
   std::unique_ptr<TensorSource> source;
   if (config.quantization.has_value()) {

@@ -80,14 +80,18 @@ struct OuterWeights {
   TensorView final_norm_bias;      // [hidden]
 };
 
-// The weights of a draft head outside of its layer; empty for other models. The layer has `input_norm` only
-// if it norms its own input. If attention reads embedding and state side by side, query, key and value have
-// [2 * hidden] inputs.
+// The weights of a draft head outside of its layers; empty for other models. The first layer has `input_norm`
+// only if it norms its own input. If its attention reads embedding and state side by side, query, key and
+// value have [2 * hidden] inputs.
 struct HeadWeights {
-  TensorView projection;       // fc: EAGLE and MTP [hidden, 2 * hidden], EAGLE-3 [hidden, state_size]
+  // fc: EAGLE and MTP [hidden, 2 * hidden], EAGLE-3 [hidden, state_size], or none
+  TensorView projection;
   TensorView projection_bias;  // [hidden], where the file has one
-  TensorView embedding_norm;   // EAGLE-3, MTP: [hidden], of the token's embedding
-  TensorView state_norm;       // [hidden], EAGLE-3: of what the projection gave; MTP: of the state it reads
+  // EAGLE-3, of what the projection reads (HeadConfig::StateNorms): none, [state_size], or for each state
+  // [target_hidden_size]
+  std::vector<TensorView> input_norms;
+  TensorView embedding_norm;  // EAGLE-3, MTP: [hidden], of the token's embedding
+  TensorView state_norm;      // [hidden], EAGLE-3: of what the projection gave; MTP: of the state it reads
   // The token of each of draft_vocab_size outputs; empty if they are all tokens in order.
   TokenIds draft_tokens;
   // Medusa: one for each of num_positions, in order.
@@ -97,6 +101,14 @@ struct HeadWeights {
     TensorView output;                     // [vocab, hidden]; of those that share one, the same
   };
   std::vector<Position> positions;
+};
+
+// What an operator knows of a draft head and its files do not say.
+struct HeadOptions {
+  // The head is plain EAGLE-3 although its config.json says `norm_output: true`. SpecForge from May to
+  // September 2026 (sgl-project/SpecForge#568 to #879) wrote that and meant that logits are made from the
+  // normed state, which they always are; the next level read the state before the norm.
+  bool plain_eagle3 = false;
 };
 
 // A Hugging Face model folder, opened and checked: config.json, generation_config.json (optional) and the
@@ -114,10 +126,11 @@ class Model {
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& folder);
   // Loads a draft head and connects it to its target. If the head's file has no embedding or output matrix,
   // those of the target are used. The target's own folder means the next-token module in its files.
-  // InvalidArgument if the two do not fit, or the folder has no head. With a null target, as Load, which also
-  // reads heads whose files are complete.
+  // InvalidArgument if the two do not fit, the folder has no head, or the options do not fit the head. With a
+  // null target, as Load, which also reads heads whose files are complete.
   static absl::StatusOr<std::shared_ptr<const Model>> LoadHead(const std::string& folder,
-                                                               std::shared_ptr<const Model> target);
+                                                               std::shared_ptr<const Model> target,
+                                                               const HeadOptions& options = {});
 
   // The settings of a model in a folder or GGUF file. The weights need not exist. Errors as in Load.
   struct Settings {

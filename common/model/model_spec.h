@@ -11,6 +11,7 @@ namespace tandem {
 struct ModelSpec {
   std::string name;
   std::string folder;
+  bool plain_eagle3 = false;  // HeadOptions, of a draft head.
 
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };

@@ -33,6 +33,8 @@ class TensorSource {
   virtual void Ignore(const std::string& /*name*/) {}
   // The same for all tensors whose names begin with `prefix`, or for all others.
   virtual void IgnoreBelow(absl::string_view /*prefix*/, bool /*others*/ = false) {}
+  // The tensors that were neither taken nor allowed; empty for sources that do not know.
+  virtual std::vector<std::string> NamesLeft() const { return {}; }
   // Called after the model has taken its tensors: an error if there are others that it does not know.
   virtual absl::Status Finish(const std::string& architecture) = 0;
   // See Model::Release.

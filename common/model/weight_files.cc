@@ -1,7 +1,10 @@
 #include "common/model/weight_files.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -33,6 +36,28 @@ absl::Status CheckShardName(const std::string& path, absl::string_view tensor, c
                    PrintableValue(shard), ", expected the name of a .safetensors file in the same folder"));
 }
 
+// The folder may have weights in Python's pickle format, which can run code when it is opened. torch reads no
+// more than tensors from it if it is told so.
+absl::Status NoSafetensors(const std::string& folder, const absl::Status& not_found) {
+  static constexpr std::array<std::pair<absl::string_view, absl::string_view>, 2> kPickles = {
+      std::pair{"pytorch_model.bin", "model.safetensors"},
+      std::pair{"medusa_lm_head.pt", "medusa_lm_head.safetensors"}};
+  for (const auto& [pickle, safetensors] : kPickles) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(absl::StrCat(folder, "/", pickle), ignored)) continue;
+    return absl::NotFoundError(absl::StrCat(
+        not_found.message(), "; found ", pickle,
+        ", which is not read because it can run code. To convert it: cd ", folder,
+        " && python3 -c 'import torch; from safetensors.torch import save_file; tensors = torch.load(\"",
+        pickle,
+        "\", map_location=\"cpu\", weights_only=True); save_file({name: tensor.clone().contiguous() for "
+        "name, "
+        "tensor in tensors.items()}, \"",
+        safetensors, "\")'"));
+  }
+  return not_found;
+}
+
 }  // namespace
 
 absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& folder) {
@@ -44,6 +69,7 @@ absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& folder) {
     // What a folder of another model should have is the better message.
     if (!absl::IsNotFound(medusa)) opened = medusa;
   }
+  if (absl::IsNotFound(opened) && weights.files_.empty()) return NoSafetensors(folder, opened);
   if (!opened.ok()) return opened;
   return weights;
 }

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/sequence_kv.h"
@@ -78,6 +79,20 @@ absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::st
   return specs;
 }
 
+absl::Status MarkPlainHeads(const std::vector<std::string>& names, bool all_known,
+                            std::vector<ModelSpec>* specs) {
+  for (const std::string& name : names) {
+    const auto found = absl::c_find_if(*specs, [&](const ModelSpec& spec) { return spec.name == name; });
+    if (found != specs->end()) {
+      found->plain_eagle3 = true;
+    } else if (all_known) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--plain-eagle3: \"", name, "\", expected the name of a --model"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(
     const std::vector<ModelSpec>& specs, const std::vector<MergeSpec>& merges, const std::string& head_target,
     const std::vector<std::string>& target_vocabularies) {
@@ -102,8 +117,15 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(
       continue;
     }
     TANDEM_ASSIGN_OR_RETURN(const bool is_head, Model::IsHead(spec.folder, head_target));
-    TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::LoadHead(spec.folder, is_head ? target : nullptr));
+    TANDEM_ASSIGN_OR_RETURN(hosted.model, Model::LoadHead(spec.folder, is_head ? target : nullptr,
+                                                          {.plain_eagle3 = spec.plain_eagle3}));
     const ModelConfig& config = hosted.model->config();
+    if (config.head.has_value() && config.head->norm_output_may_be_plain) {
+      LogWarning(
+          "config.json says norm_output: true, so the head is run as EAGLE-3.1. SpecForge wrote the same for "
+          "plain EAGLE-3 heads from May to September 2026: if this is one of them, name it in --plain-eagle3",
+          {{"model", spec.name}, {"folder", spec.folder}});
+    }
     // A head's tokens are its target's, so that it has no other vocabularies.
     TANDEM_ASSIGN_OR_RETURN(
         const std::shared_ptr<const Tokenizer> tokenizer,

@@ -31,6 +31,11 @@ namespace tandem {
 // default name. InvalidArgument for a name that is given twice, and if there are no models.
 absl::StatusOr<std::vector<ModelSpec>> ParseModelSpecs(const std::vector<std::string>& values);
 
+// Sets ModelSpec::plain_eagle3 of the specs with these names. With `all_known`, InvalidArgument for a name
+// that none has.
+absl::Status MarkPlainHeads(const std::vector<std::string>& names, bool all_known,
+                            std::vector<ModelSpec>* specs);
+
 // A draft model that merges another one's trees with those of sources.
 struct MergeSpec {
   std::string name;

@@ -33,6 +33,22 @@ TEST(ModelHostTest, RefusesNamesThatCannotBeServed) {
   }
 }
 
+TEST(ModelHostTest, NamesOfPlainHeadsAreThoseOfModels) {
+  std::vector<ModelSpec> specs = {{"code", "/models/code"}, {"eagle3", "/models/head"}};
+  EXPECT_EQ(MarkPlainHeads({"eagle3"}, /*all_known=*/true, &specs), absl::OkStatus());
+  EXPECT_FALSE(specs[0].plain_eagle3);
+  EXPECT_TRUE(specs[1].plain_eagle3);
+  const absl::Status unknown = MarkPlainHeads({"other"}, /*all_known=*/true, &specs);
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("\"other\", expected the name of a --model"));
+  EXPECT_EQ(MarkPlainHeads({"other"}, /*all_known=*/false, &specs), absl::OkStatus());
+  // The demo head is plain and says so: there is nothing to take otherwise.
+  const absl::Status refused =
+      ModelHost::Open({{"eagle3", DemoModel("tandem-eagle3-15m"), true}}, {}, DemoModel("tandem-target-15m"))
+          .status();
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("field norm_output: --plain-eagle3 expects"));
+}
+
 TEST(ModelHostTest, LoadsSeveralModels) {
   auto host = ModelHost::Open(
       {{"code", DemoModel("tandem-draft-code-1m")}, {"general", DemoModel("tandem-draft-general-1m")}});

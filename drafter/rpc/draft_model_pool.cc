@@ -130,8 +130,10 @@ absl::StatusOr<std::unique_ptr<DraftModelPool>> DraftModelPool::Open(Options opt
                                                                      MetricsRegistry* registry) {
   std::unique_ptr<DraftModelPool> models(new DraftModelPool(std::move(options), registry));
   const Options& own = models->options_;
+  std::vector<ModelSpec> specs = own.specs;
+  TANDEM_RETURN_IF_ERROR(MarkPlainHeads(own.plain_eagle3, own.models_folder.empty(), &specs));
   TANDEM_ASSIGN_OR_RETURN(models->start_,
-                          ModelHost::Open(own.specs, own.merges, own.head_target, own.target_vocabularies));
+                          ModelHost::Open(specs, own.merges, own.head_target, own.target_vocabularies));
   for (const ModelHost::Description& hosted : models->start_->descriptions()) {
     LogVocabularies(hosted);
     TANDEM_ASSIGN_OR_RETURN(Held held, models->Describe(hosted, own.load));
@@ -363,9 +365,11 @@ absl::StatusOr<v1::LoadDraftModelResponse> DraftModelPool::LoadModel(
                                                    kFewestKvTokens, " to ", options_.load.kv_tokens,
                                                    ", the drafter's --kv-tokens"));
   }
+  std::vector<ModelSpec> specs = {spec};
+  TANDEM_RETURN_IF_ERROR(MarkPlainHeads(options_.plain_eagle3, /*all_known=*/false, &specs));
   load.stopped = [this] { return ending_ || (options_.load.stopped && options_.load.stopped()); };
   absl::StatusOr<std::unique_ptr<ModelHost>> opened =
-      ModelHost::Open({spec}, {}, options_.head_target, options_.target_vocabularies);
+      ModelHost::Open(specs, {}, options_.head_target, options_.target_vocabularies);
   if (!opened.ok()) return absl::InvalidArgumentError(absl::StrCat("folder: ", opened.status().message()));
   const std::shared_ptr<ModelHost> host = *std::move(opened);
   const ModelHost::Description hosted = host->descriptions().front();

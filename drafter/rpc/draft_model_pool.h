@@ -36,6 +36,7 @@ class DraftModelPool {
     std::vector<ModelSpec> specs;  // Of the start.
     std::vector<MergeSpec> merges;
     std::string head_target;
+    std::vector<std::string> plain_eagle3;  // Names of models, also of those that may come: MarkPlainHeads.
     std::vector<std::string> target_vocabularies;
     ModelHost::Options load;
     std::string models_folder;  // Empty: models do not change.

@@ -55,8 +55,10 @@ std::vector<std::string> ModelConfigSeeds() {
   for (const char* const kind : {"families", "quantized", "adapters"}) {
     AddConfigs(absl::StrCat("common/model/testdata/", kind), seeds);
   }
-  for (const char* const head : {"eagle1", "eagle3-specforge", "eagle3-shared", "eagle3-speculators-qwen3",
-                                 "medusa", "medusa-vllm", "mimo"}) {
+  for (const char* const head :
+       {"eagle1", "eagle3-specforge", "eagle3-shared", "eagle3-speculators-qwen3", "eagle31-speculators",
+        "eagle31-specforge", "eagle3-modelopt-normed", "eagle3-modelopt-final", "eagle3-deep-llama",
+        "eagle3-deep-qwen3", "medusa", "medusa-vllm", "mimo"}) {
     seeds.push_back(RepositoryFile(absl::StrCat("common/model/testdata/heads/", head, "/config.json")));
   }
   for (const char* const file :

@@ -102,15 +102,16 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   const CpuWeights::Layer& weights = weights_.layers[layer];
   const PackedMatrix& projection = weights.query_key_value;
   TakeFeatures(thread, layer);
-  if (head_ == nullptr) {
-    Normalise(thread, weights.input_norm, projection);
-  } else {
+  const bool begins_head = head_ != nullptr && layer == 0;
+  if (begins_head) {
     head_->ReadForAttention(thread, ActiveRows(), projection, hidden_);
+  } else {
+    Normalise(thread, weights.input_norm, projection);
   }
   team_->Barrier();
   Reduce(thread, layer, LoraProduct::kQueryKeyValue, normed_);
   const Share tiles = MyShare(projection.num_tiles(), thread);
-  projection.Multiply(tiles, head_ == nullptr ? normed_ : head_->attention_inputs(), num_active_,
+  projection.Multiply(tiles, begins_head ? head_->attention_inputs() : normed_, num_active_,
                       query_key_value_.rows());
   AddBias(weights.query_key_value_bias, *kernels_, OutputsOf(tiles, projection), {0, num_active_},
           query_key_value_.rows());

@@ -265,7 +265,12 @@ absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, cons
   TANDEM_ASSIGN_OR_RETURN(weights.output, packer.TokenMatrix(model.output()));
   if (model.config().head.has_value()) {
     const HeadWeights& from = model.head();
-    TANDEM_ASSIGN_OR_RETURN(weights.head.projection, packer.Matrix({from.projection}));
+    if (from.projection.exists()) {
+      TANDEM_ASSIGN_OR_RETURN(weights.head.projection, packer.Matrix({from.projection}));
+    }
+    for (const TensorView& norm : from.input_norms) {
+      weights.head.input_norms.push_back(packer.Vector(norm));
+    }
     weights.head.projection_bias = packer.Vector(from.projection_bias);
     weights.head.embedding_norm = packer.Vector(from.embedding_norm);
     weights.head.state_norm = packer.Vector(from.state_norm);

@@ -56,7 +56,7 @@ struct CpuWeights {
 
   struct Layer {
     // Norms before attention and before the feed-forward part, over the output of each, and over the stream
-    // after each sum. Draft heads except MTP have no input norm.
+    // after each sum. The first layer of a draft head has no input norm, except MTP's.
     NormWeights input_norm;
     NormWeights mlp_norm;
     NormWeights attention_output_norm;
@@ -76,9 +76,10 @@ struct CpuWeights {
     Experts experts;
   };
 
-  // The weights of a draft head outside of its layer.
+  // The weights of a draft head outside of its layers.
   struct Head {
-    PackedMatrix projection;  // [hidden, inputs]
+    PackedMatrix projection;  // [hidden, inputs]; empty where a head reads its one state as it is.
+    std::vector<std::vector<float>> input_norms;  // As in HeadWeights.
     std::vector<float> projection_bias;
     std::vector<float> embedding_norm;  // EAGLE-3, MTP: [hidden], as is the next one
     std::vector<float> state_norm;

@@ -1,14 +1,19 @@
 // Draft heads of every file format against what reference implementations compute with them
 // (common/model/testdata/make_tiny_heads.py).
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/base/temporary_folder.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/sequence_kv.h"
 #include "common/model/model.h"
@@ -64,7 +69,7 @@ class HeadRunner {
     EXPECT_TRUE(sequence_.Reserve(position + 1).ok());
     RowOutput result{.logits = Row(static_cast<size_t>(engine_->config().vocab_size)),
                      .output = Row(static_cast<size_t>(engine_->config().hidden_size))};
-    const std::vector<uint32_t> layers = {1};
+    const std::vector<uint32_t> layers = {static_cast<uint32_t>(engine_->config().num_layers)};
     FeatureRequest request{.layers = layers, .states = result.output.data()};
     if (engine_->config().head->own_state_is_normed)
       request = {.final_norm = true, .states = result.output.data()};
@@ -122,14 +127,164 @@ TEST_P(HeadGolden, GivesTheReferencesOutputs) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, HeadGolden,
-                         testing::Values("eagle3-specforge", "eagle3-speculators-llama",
-                                         "eagle3-speculators-qwen3", "eagle3-speculators-normed", "eagle1",
-                                         "mimo"),
+                         testing::Values("eagle3-specforge", "eagle3-specforge-normed",
+                                         "eagle3-speculators-llama", "eagle3-speculators-qwen3",
+                                         "eagle3-speculators-normed", "eagle31-speculators",
+                                         "eagle31-specforge", "eagle3-modelopt-normed",
+                                         "eagle3-modelopt-final", "eagle3-deep-llama", "eagle3-deep-qwen3",
+                                         "eagle1", "mimo"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::erase(name, '-');
                            return name;
                          });
+
+// The file with other names of tensors.
+std::string Renamed(const std::string& file, const std::function<std::string(std::string)>& rename) {
+  uint64_t size = 0;
+  std::memcpy(&size, file.data(), sizeof(size));
+  const std::string data = file.substr(8 + size);
+  nlohmann::json header;
+  for (const auto& [name, entry] : nlohmann::json::parse(file.substr(8, size)).items()) {
+    header[name == "__metadata__" ? name : rename(name)] = entry;
+  }
+  const std::string text = header.dump();
+  size = text.size();
+  return absl::StrCat(std::string(reinterpret_cast<const char*>(&size), sizeof(size)), text, data);
+}
+
+// A copy of a head in which some fields of config.json are others.
+std::shared_ptr<const Model> LoadChanged(const std::string& name, const nlohmann::json& fields,
+                                         const HeadOptions& options = {},
+                                         const std::function<std::string(std::string)>& rename = {}) {
+  const TemporaryFolder copy;
+  nlohmann::json config = nlohmann::json::parse(ReadFile(HeadFolder(name) + "/config.json", 1 << 20).value());
+  if (!fields.empty()) config.update(fields);
+  copy.Write("config.json", config.dump());
+  const std::string weights = ReadFile(HeadFolder(name) + "/model.safetensors", 16 << 20).value();
+  copy.Write("model.safetensors", rename ? Renamed(weights, rename) : weights);
+  auto head = Model::LoadHead(copy.path(), nullptr, options);
+  EXPECT_TRUE(head.ok()) << head.status();
+  return head.ok() ? *std::move(head) : nullptr;
+}
+
+// How far the logits of a head's rows are from the reference's, at most: those that read the target's states,
+// and those of the chain, which read their own.
+struct Errors {
+  float of_rows = 0;
+  float of_chain = 0;
+};
+Errors ErrorsOf(const std::shared_ptr<const Model>& head, const std::string& name) {
+  const nlohmann::json golden =
+      nlohmann::json::parse(ReadFile(HeadFolder(name) + "/golden.json", 16 << 20).value());
+  const auto engine =
+      CreateCpuEngine(head, {.num_blocks = 8, .instruction_set = InstructionSet::kPortable}).value();
+  HeadRunner runner(engine.get());
+  RowOutput last;
+  const auto add = [&](const nlohmann::json& logits, float* most) {
+    const Row expected = Numbers(logits);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (std::isfinite(expected[i])) *most = std::max(*most, std::abs(last.logits[i] - expected[i]));
+    }
+  };
+  Errors errors;
+  const nlohmann::json& tokens = golden["tokens"];
+  for (size_t j = 0; j + 1 < tokens.size(); ++j) {
+    last = runner.Add(tokens[j + 1], Numbers(golden["states"][j]), /*own=*/false);
+    add(golden["logits"][j], &errors.of_rows);
+  }
+  for (const nlohmann::json& next : golden["chain"]) {
+    last = runner.Add(next["token"], last.output, /*own=*/true);
+    add(next["logits"], &errors.of_chain);
+  }
+  return errors;
+}
+
+float ErrorOfRows(const std::shared_ptr<const Model>& head, const std::string& name) {
+  return ErrorsOf(head, name).of_rows;
+}
+
+// Where nothing but the chain may differ.
+float ErrorInChain(const std::shared_ptr<const Model>& head, const std::string& name) {
+  const Errors errors = ErrorsOf(head, name);
+  EXPECT_LT(errors.of_rows, 2e-5) << name;
+  return errors.of_chain;
+}
+
+// What the next level reads: the state as it left the layer, or behind the norm. Logits are from the normed
+// state in both, so that only rows below a row tell them apart.
+TEST(NormOutputTest, SaysWhatTheNextLevelReads) {
+  // golden.json of a plain head, and of one with normed states.
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge", {{"norm_output", false}}), "eagle3-specforge"),
+            2e-5);
+  EXPECT_GT(ErrorInChain(LoadChanged("eagle3-specforge", {{"norm_output", true}}), "eagle3-specforge"), 0.1);
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge-normed", {{"norm_output", true}}),
+                         "eagle3-specforge-normed"),
+            2e-5);
+  EXPECT_GT(ErrorInChain(LoadChanged("eagle3-specforge-normed", {{"norm_output", false}}),
+                         "eagle3-specforge-normed"),
+            0.1);
+  // With the meaning that it had in SpecForge from May to September 2026.
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge", {{"norm_output", true}}, {.plain_eagle3 = true}),
+                         "eagle3-specforge"),
+            2e-5);
+}
+
+// What other trainers call the same head.
+TEST(HeadNamesTest, DifferAndMeanTheSame) {
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge", {{"architectures", {"Eagle3LlamaForCausalLM"}}}),
+                         "eagle3-specforge"),
+            2e-5);
+  // The authors'.
+  const nlohmann::json authors = {{"architectures", {"LlamaForCausalLM"}},
+                                  {"eagle_config", nullptr},
+                                  {"eagle_aux_hidden_state_layer_ids", {1, 3, 4}}};
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge", authors), "eagle3-specforge"), 2e-5);
+  // SGLang's further layers, and a name before all but the output matrix.
+  const auto renamed = [](std::string name) {
+    for (int i = 1; i < 3; ++i) {
+      const std::string before = absl::StrCat("layers.", i, ".");
+      if (name.starts_with(before))
+        name = absl::StrCat("additional_layers.", i - 1, ".", name.substr(before.size()));
+    }
+    if (name.starts_with("additional") && name.ends_with("input_layernorm.weight")) {
+      name = name.substr(0, name.find("input_layernorm")) + "hidden_norm.weight";
+    }
+    return name == "lm_head.weight" ? name : "model." + name;
+  };
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-deep-llama", nlohmann::json::object(), {}, renamed),
+                         "eagle3-deep-llama"),
+            2e-5);
+}
+
+// A head is not its neighbour: each of these would load with the other's fields and give other numbers.
+TEST(HeadNamesTest, FieldsMatterToTheOutput) {
+  const nlohmann::json config =
+      nlohmann::json::parse(ReadFile(HeadFolder("eagle3-deep-llama") + "/config.json", 1 << 20).value());
+  nlohmann::json layer = config["transformer_layer_config"];
+  layer["layer_types"] = {"full_attention", "full_attention", "full_attention"};
+  EXPECT_GT(ErrorOfRows(LoadChanged("eagle3-deep-llama", {{"transformer_layer_config", layer}}),
+                        "eagle3-deep-llama"),
+            0.01);
+  layer = config["transformer_layer_config"];
+  layer["sliding_window"] = 5;
+  EXPECT_GT(ErrorOfRows(LoadChanged("eagle3-deep-llama", {{"transformer_layer_config", layer}}),
+                        "eagle3-deep-llama"),
+            0.01);
+  EXPECT_GT(
+      ErrorOfRows(LoadChanged("eagle31-specforge", {{"norm_before_residual", true}}), "eagle31-specforge"),
+      0.01);
+}
+
+TEST(NormOutputTest, IsTakenAsPlainOnlyWhereItCanBe) {
+  // Absent, false (logits without a norm, at that time), and of a format which never had that meaning.
+  for (const char* const name : {"eagle3-specforge", "eagle3-speculators-normed", "eagle1"}) {
+    const absl::Status refused = Model::LoadHead(HeadFolder(name), nullptr, {.plain_eagle3 = true}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("field norm_output: --plain-eagle3 expects"))
+        << name;
+  }
+}
 
 TEST(HeadFilesTest, SayWhichStatesTheHeadReads) {
   const auto specforge = Model::Load(HeadFolder("eagle3-specforge"));
@@ -167,6 +322,51 @@ TEST(HeadFilesTest, ATargetsOwnFolderStandsForItsNextTokenModule) {
   EXPECT_LT((*module)->weight_bytes(), (*target)->weight_bytes());
 }
 
+absl::StatusOr<std::shared_ptr<const Model>> LoadForTarget(const std::string& name,
+                                                           const nlohmann::json& fields,
+                                                           const std::shared_ptr<const Model>& target) {
+  const TemporaryFolder copy;
+  nlohmann::json config = nlohmann::json::parse(ReadFile(HeadFolder(name) + "/config.json", 1 << 20).value());
+  config.update(fields);
+  copy.Write("config.json", config.dump());
+  copy.Write("model.safetensors", ReadFile(HeadFolder(name) + "/model.safetensors", 16 << 20).value());
+  return Model::LoadHead(copy.path(), target);
+}
+
+// An eagle_config names layers, whose outputs the head reads. Files that name states give themselves away by
+// the last one, or by what is everybody's choice.
+TEST(HeadFilesTest, NumbersOfLayersOrOfStates) {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.hidden_size = 32;
+  config.num_layers = 9;
+  config.num_heads = 2;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.intermediate_size = 16;
+  config.vocab_size = 48;
+  config.max_context = 64;
+  const auto target = Model::Random(config, 1);
+  ASSERT_TRUE(target.ok()) << target.status();
+  using Layers = std::vector<uint32_t>;
+  const std::vector<std::pair<Layers, Layers>> cases = {{{1, 3, 5}, {2, 4, 6}},
+                                                        {{2, 4, 6}, {2, 4, 6}},
+                                                        {{3, 5, 8}, {4, 6, 9}},
+                                                        {{3, 6, 9}, {3, 6, 9}},
+                                                        {{}, {2, 4, 6}}};
+  for (const auto& [numbers, states] : cases) {
+    const auto head = LoadForTarget(
+        "eagle3-shared", {{"eagle_config", {{"eagle_aux_hidden_state_layer_ids", numbers}}}}, *target);
+    ASSERT_TRUE(head.ok()) << head.status();
+    EXPECT_EQ((*head)->config().head->feature_layers, states);
+  }
+  // Beside the file's own fields they are those of states.
+  const auto plain =
+      LoadForTarget("eagle3-shared", {{"eagle_aux_hidden_state_layer_ids", {1, 3, 5}}}, *target);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_THAT((*plain)->config().head->feature_layers, ElementsAre(1, 3, 5));
+}
+
 TEST(HeadFilesTest, WhatIsLeftOutIsTheTargets) {
   const absl::Status alone = Model::Load(HeadFolder("eagle3-shared")).status();
   EXPECT_EQ(alone.code(), absl::StatusCode::kInvalidArgument);
@@ -189,6 +389,17 @@ TEST(HeadFilesTest, WhatIsLeftOutIsTheTargets) {
   EXPECT_THAT((*head)->config().head->feature_layers, ElementsAre(2, 4, 6));
   EXPECT_EQ((*head)->embedding().data, (*target)->embedding().data);
   EXPECT_EQ((*head)->output().data, (*target)->output().data);
+
+  // A configuration may repeat the target's number of layers; the file has one.
+  auto repeats = LoadForTarget("eagle3-shared", {{"num_hidden_layers", 9}}, *target);
+  ASSERT_TRUE(repeats.ok()) << repeats.status();
+  EXPECT_EQ((*repeats)->config().num_layers, 1);
+  EXPECT_EQ((*repeats)->layers().size(), 1u);
+  repeats = LoadForTarget("eagle3-shared", {{"num_hidden_layers", 8}}, *target);
+  EXPECT_THAT(
+      std::string(repeats.status().message()),
+      HasSubstr("field num_hidden_layers: found 8, expected 1, as many layers as the file has, or the "
+                "target's 9"));
 
   config.vocab_size = 47;
   const auto other = Model::LoadHead(HeadFolder("eagle3-shared"), Model::Random(config, 1).value()).status();

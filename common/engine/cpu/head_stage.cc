@@ -21,8 +21,10 @@ absl::StatusOr<std::unique_ptr<HeadStage>> HeadStage::Create(const ModelConfig& 
                                                              const KernelTable& kernels, ThreadTeam* team,
                                                              uint32_t max_rows) {
   std::unique_ptr<HeadStage> stage(new HeadStage(config, weights, kernels, team));
-  TANDEM_ASSIGN_OR_RETURN(stage->fused_,
-                          ProductInputs::Allocate(kernels, max_rows, weights.head.projection.depth()));
+  if (config.head->projects) {
+    TANDEM_ASSIGN_OR_RETURN(stage->fused_,
+                            ProductInputs::Allocate(kernels, max_rows, weights.head.projection.depth()));
+  }
   TANDEM_ASSIGN_OR_RETURN(
       stage->attention_inputs_,
       ProductInputs::Allocate(kernels, max_rows, weights.layers.front().query_key_value.depth()));
@@ -38,11 +40,15 @@ void HeadStage::Plan(absl::Span<const ActiveRow> rows, const RowBuffer& hidden) 
   projected_.clear();
   outputs_.clear();
   for (uint32_t i = 0; i < rows.size(); ++i) {
-    // EAGLE-3 continues from its own state, unchanged.
-    if (is_eagle3() && rows[i].row->state->own) continue;
+    if (TakesStateAsItIs(*rows[i].row)) continue;
     projected_.push_back(&rows[i]);
     outputs_.push_back(hidden.row(i));
   }
+}
+
+// EAGLE-3 continues from its own state unchanged, and without a projection from the target's too.
+bool HeadStage::TakesStateAsItIs(const StepRow& row) const {
+  return is_eagle3() && (row.state->own || !config_.head->projects);
 }
 
 void HeadStage::CopyEmbedding(TokenId token, float* out) const {
@@ -64,24 +70,40 @@ void HeadStage::FillInputs(const StepRow& row, float* out) const {
       kernels_.rms_norm(out + size, weights_.embedding_norm.data(), size, epsilon, out + size);
       return;
     case HeadConfig::Kind::kEagle3:
-    case HeadConfig::Kind::kMedusa:  // Has an engine of its own.
-      std::ranges::copy(state, out);
+      FillNormed(state, out);
       return;
+    case HeadConfig::Kind::kMedusa:  // Has an engine of its own.
+      return;
+  }
+}
+
+// As HeadConfig::StateNorms says.
+void HeadStage::FillNormed(absl::Span<const float> states, float* out) const {
+  if (weights_.input_norms.empty()) {
+    std::ranges::copy(states, out);
+    return;
+  }
+  const size_t size = states.size() / weights_.input_norms.size();
+  for (size_t i = 0; i < weights_.input_norms.size(); ++i) {
+    kernels_.rms_norm(states.data() + i * size, weights_.input_norms[i].data(), size,
+                      config_.rms_norm_epsilon, out + i * size);
   }
 }
 
 void HeadStage::Begin(int thread, absl::Span<const ActiveRow> rows, const RowBuffer& hidden) {
   const auto num_projected = static_cast<uint32_t>(projected_.size());
-  const Share mine = ShareOf(num_projected, thread, team_->num_threads());
-  for (uint32_t i = mine.begin; i < mine.end; ++i) {
-    FillInputs(*projected_[i]->row, fused_.floats().row(i));
+  if (config_.head->projects) {
+    const Share mine = ShareOf(num_projected, thread, team_->num_threads());
+    for (uint32_t i = mine.begin; i < mine.end; ++i) {
+      FillInputs(*projected_[i]->row, fused_.floats().row(i));
+    }
+    fused_.Prepare(weights_.projection.kernel(), mine, {0, weights_.projection.depth()});
   }
-  fused_.Prepare(weights_.projection.kernel(), mine, {0, weights_.projection.depth()});
   if (is_eagle3()) {
     const Share all = ShareOf(static_cast<uint32_t>(rows.size()), thread, team_->num_threads());
     for (uint32_t i = all.begin; i < all.end; ++i) {
-      const InputState& state = *rows[i].row->state;
-      if (state.own) std::ranges::copy(state.values, hidden.row(i));
+      const StepRow& row = *rows[i].row;
+      if (TakesStateAsItIs(row)) std::ranges::copy(row.state->values, hidden.row(i));
     }
   }
   team_->Barrier();

@@ -35,7 +35,7 @@ class HeadStage {
   void Plan(absl::Span<const ActiveRow> rows, const RowBuffer& hidden);
   // Has its own barrier.
   void Begin(int thread, absl::Span<const ActiveRow> rows, const RowBuffer& hidden);
-  // Writes the inputs of query, key and value for this thread's rows.
+  // Writes the inputs of the first layer's query, key and value for this thread's rows.
   void ReadForAttention(int thread, absl::Span<const ActiveRow> rows, const PackedMatrix& projection,
                         const RowBuffer& hidden);
   const ProductInputs& attention_inputs() const { return attention_inputs_; }
@@ -50,6 +50,8 @@ class HeadStage {
             ThreadTeam* team);
 
   bool is_eagle3() const { return config_.head->kind == HeadConfig::Kind::kEagle3; }
+  bool TakesStateAsItIs(const StepRow& row) const;
+  void FillNormed(absl::Span<const float> states, float* out) const;
   // Fills the projection's inputs of a row, [projection.depth()].
   void FillInputs(const StepRow& row, float* out) const;
   void CopyEmbedding(TokenId token, float* out) const;

@@ -82,6 +82,17 @@ absl::Status CudaEngine::JoinInputs(const Bucket& bucket) {
     join.epsilon = config_.rms_norm_epsilon;
     return ops_->Launch(join, NormShape(bucket.rows, hidden));
   }
+  if (weights_.head.input_norms.size > 0) {
+    JoinNormedPartsKernel join;
+    join.step = step_;
+    join.norms = weights_.head.input_norms;
+    join.inputs = joined_;
+    join.state_size = config_.head->state_size();
+    const bool each = config_.head->state_norms == HeadConfig::StateNorms::kEach;
+    join.num_parts = each ? config_.head->num_states() : 1;
+    join.epsilon = config_.rms_norm_epsilon;
+    return ops_->Launch(join, NormShape(bucket.rows, join.state_size / join.num_parts));
+  }
   JoinStatesKernel join;
   join.step = step_;
   join.embedded = embedded_;
@@ -95,12 +106,14 @@ absl::Status CudaEngine::BeginHead(const Bucket& bucket) {
   const auto hidden = static_cast<uint32_t>(config_.hidden_size);
   const DeviceWeights::Head& weights = weights_.head;
   TANDEM_RETURN_IF_ERROR(Embed(embedded_, bucket));
-  TANDEM_RETURN_IF_ERROR(JoinInputs(bucket));
-  // This includes rows that have nothing to project, because a graph does not know which rows these are.
-  TANDEM_RETURN_IF_ERROR(Multiply(weights.projection, joined_, addends_, bucket.rows));
   BeginHeadKernel begin;
   begin.step = step_;
-  begin.projected = addends_;
+  if (config_.head->projects) {
+    TANDEM_RETURN_IF_ERROR(JoinInputs(bucket));
+    // This includes rows that have nothing to project, because a graph does not know which rows these are.
+    TANDEM_RETURN_IF_ERROR(Multiply(weights.projection, joined_, addends_, bucket.rows));
+    begin.projected = addends_;
+  }
   begin.bias = weights.projection_bias;
   begin.embedded = embedded_;
   if (is_head(HeadConfig::Kind::kEagle3)) {
@@ -205,13 +218,14 @@ absl::Status CudaEngine::GatherAddends(uint64_t size) {
 
 absl::Status CudaEngine::ComputeLayer(uint32_t layer, const Bucket& bucket) {
   const DeviceWeights::Layer& weights = weights_.layers[layer];
-  if (!is_head()) {
+  const bool begins_head = is_head() && layer == 0;
+  if (!begins_head) {
     const Residual stream =
         layer == 0 ? Stream({}, false, bucket) : StreamAfter(weights_.layers[layer - 1], bucket);
     TANDEM_RETURN_IF_ERROR(Norm(weights.input_norm, stream, layer, bucket));
   }
   TANDEM_RETURN_IF_ERROR(MultiplyAdapted({layer, kQueryKeyValueInput}, weights.query_key_value,
-                                         is_head() ? attention_inputs_ : normed_, projected_, bucket));
+                                         begins_head ? attention_inputs_ : normed_, projected_, bucket));
   TANDEM_RETURN_IF_ERROR(PrepareAttention(layer, bucket));
   // The row's keys and values are written. The rest is needed only for its own logits and features.
   if (!bucket.reaches_end() && layer + 1 == weights_.layers.size()) return absl::OkStatus();

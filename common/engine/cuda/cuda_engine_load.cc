@@ -191,7 +191,9 @@ absl::Status CudaEngine::AllocateHeadScratch() {
   const char* const what = "a draft head's activations";
   TANDEM_ASSIGN_OR_RETURN(embedded_,
                           ops_->Allocate<float>(rows * static_cast<uint64_t>(config_.hidden_size), what));
-  TANDEM_ASSIGN_OR_RETURN(joined_, ops_->Allocate<Bf16>(rows * weights_.head.projection.depth, what));
+  if (config_.head->projects) {
+    TANDEM_ASSIGN_OR_RETURN(joined_, ops_->Allocate<Bf16>(rows * weights_.head.projection.depth, what));
+  }
   TANDEM_ASSIGN_OR_RETURN(attention_inputs_,
                           ops_->Allocate<Bf16>(rows * weights_.layers.front().query_key_value.depth, what));
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Draft heads of one layer on an emulated GPU: the same rows as on the CPU.
+// Draft heads with layers on an emulated GPU: the same rows as on the CPU.
 
 #include <cmath>
 #include <limits>
@@ -33,6 +33,7 @@ RandomModelOptions NormedEagle3Model() {
   options.config.head->norm_before_residual = true;
   // An odd number of inputs: the last has a word to itself.
   options.config.head->target_hidden_size = 33;
+  options.config.head->state_norms = HeadConfig::StateNorms::kTogether;
   return options;
 }
 
@@ -56,6 +57,10 @@ INSTANTIATE_TEST_SUITE_P(All, CudaHeads,
                                          HeadCase{"Eagle3Int8", Eagle3Model, WeightType::kInt8},
                                          HeadCase{"Eagle3Int4", Eagle3Model, WeightType::kInt4},
                                          HeadCase{"Eagle3Fp8", Eagle3Model, WeightType::kFp8},
+                                         HeadCase{"DeepEagle3", DeepEagle3Model, WeightType::kAsInFile},
+                                         HeadCase{"DeepEagle3Int8", DeepEagle3Model, WeightType::kInt8},
+                                         HeadCase{"Unprojected", UnprojectedEagle3Model,
+                                                  WeightType::kAsInFile},
                                          HeadCase{"Mtp", MtpModel, WeightType::kAsInFile},
                                          HeadCase{"MtpInt8", MtpModel, WeightType::kInt8},
                                          HeadCase{"NormedEagle3", NormedEagle3Model, WeightType::kAsInFile},
@@ -213,9 +218,12 @@ TEST(CudaHeadsTest, RefuseWhatHeadsDoNotTake) {
 class CudaHeadGolden : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Formats, CudaHeadGolden,
-                         testing::Values("eagle3-specforge", "eagle3-speculators-llama",
-                                         "eagle3-speculators-qwen3", "eagle3-speculators-normed", "eagle1",
-                                         "mimo"),
+                         testing::Values("eagle3-specforge", "eagle3-specforge-normed",
+                                         "eagle3-speculators-llama", "eagle3-speculators-qwen3",
+                                         "eagle3-speculators-normed", "eagle31-speculators",
+                                         "eagle31-specforge", "eagle3-modelopt-normed",
+                                         "eagle3-modelopt-final", "eagle3-deep-llama", "eagle3-deep-qwen3",
+                                         "eagle1", "mimo"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::erase(name, '-');
@@ -234,7 +242,7 @@ TEST_P(CudaHeadGolden, GivesTheReferencesOutputsButForRoundings) {
   ASSERT_NE(engine, nullptr);
   const auto hidden = static_cast<size_t>(model->config().hidden_size);
   const std::vector<BlockId> blocks = {4, 2};
-  const std::vector<uint32_t> layers = {1};
+  const std::vector<uint32_t> layers = {static_cast<uint32_t>(model->config().num_layers)};
   const auto tokens = golden["tokens"].get<TokenIds>();
   const size_t length = tokens.size() - 1;
   const size_t all = length + golden["chain"].size();

@@ -103,8 +103,15 @@ absl::StatusOr<DeviceWeights::Layer> UploadLayer(const LayerWeights& from, const
 absl::StatusOr<DeviceWeights::Head> UploadHead(const HeadWeights& from, DeviceFormat format,
                                                WeightUploader* up) {
   DeviceWeights::Head to;
-  const auto outputs = static_cast<uint32_t>(from.projection.shape.at(0));
-  TANDEM_ASSIGN_OR_RETURN(to.projection, up->Rows(format, {{from.projection, {0, outputs}}}));
+  if (from.projection.exists()) {
+    const auto outputs = static_cast<uint32_t>(from.projection.shape.at(0));
+    TANDEM_ASSIGN_OR_RETURN(to.projection, up->Rows(format, {{from.projection, {0, outputs}}}));
+  }
+  std::vector<RowPart> norms;
+  for (const TensorView& norm : from.input_norms) {
+    norms.push_back({norm, {0, static_cast<uint32_t>(norm.num_elements())}});
+  }
+  TANDEM_ASSIGN_OR_RETURN(to.input_norms, up->Vector(norms));
   TANDEM_ASSIGN_OR_RETURN(to.projection_bias, up->Vector(from.projection_bias));
   TANDEM_ASSIGN_OR_RETURN(to.embedding_norm, up->Vector(from.embedding_norm));
   TANDEM_ASSIGN_OR_RETURN(to.state_norm, up->Vector(from.state_norm));

@@ -37,8 +37,8 @@ struct DeviceWeights {
   };
 
   struct Layer {
-    DeviceNorm input_norm;  // None for an EAGLE head.
-    // [heads + 2 * KV heads of the rank, head_dim; hidden, or of an EAGLE-3 head 2 * hidden]
+    DeviceNorm input_norm;  // None for the first layer of an EAGLE head.
+    // [heads + 2 * KV heads of the rank, head_dim; hidden, or of an EAGLE-3 head's first layer 2 * hidden]
     DeviceMatrix query_key_value;
     DeviceSpan<const float> query_key_value_bias;
     DeviceSpan<const float> query_norm;          // [head_dim], or of all heads
@@ -57,10 +57,11 @@ struct DeviceWeights {
     DeviceNorm mlp_output_norm;
   };
 
-  // The weights of a draft head outside of its layer (HeadWeights).
+  // The weights of a draft head outside of its layers (HeadWeights).
   struct Head {
-    DeviceMatrix projection;                  // [hidden, inputs]
+    DeviceMatrix projection;                  // [hidden, inputs], or none
     DeviceSpan<const float> projection_bias;  // [hidden]
+    DeviceSpan<const float> input_norms;      // EAGLE-3, of all parts: [state_size], or none
     DeviceSpan<const float> embedding_norm;   // EAGLE-3, MTP: [hidden], as is the next one.
     DeviceSpan<const float> state_norm;
   };

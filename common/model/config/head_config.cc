@@ -1,6 +1,8 @@
 #include "common/model/config/head_config.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -52,6 +54,19 @@ absl::Status ChooseFeatureLayers(absl::string_view path, const ModelConfig* targ
   return absl::OkStatus();
 }
 
+// Numbers in an eagle_config that can only be those of states: the state behind all layers, which no layer
+// has as its number, or the three that everybody reads who chooses none (sgl-project/sglang#25454, #32334).
+void CorrectFeatureLayers(const ModelConfig& target, HeadConfig* head) {
+  if (!head->layers_may_be_states) return;
+  const auto layers = static_cast<uint32_t>(target.num_layers);
+  std::vector<uint32_t> numbers = head->feature_layers;
+  for (uint32_t& number : numbers) --number;
+  const std::vector<uint32_t> usual = {2, layers / 2, layers - 3};
+  if (numbers.back() == layers || (layers >= 6 && numbers == usual))
+    head->feature_layers = std::move(numbers);
+  head->layers_may_be_states = false;
+}
+
 }  // namespace
 
 absl::string_view HeadKindName(HeadConfig::Kind kind) {
@@ -95,14 +110,20 @@ absl::Status FinishHeadConfig(absl::string_view path, const ModelConfig* target,
                  absl::StrCat("the target's ", head.target_hidden_size,
                               ": an EAGLE head continues from its own states"));
   }
+  if (!head.projects && head.target_hidden_size != config->hidden_size) {
+    return Unfit(
+        path, "hidden_size", config->hidden_size,
+        absl::StrCat("the target's ", head.target_hidden_size, ", as use_aux_hidden_state is false"));
+  }
   if (head.draft_vocab_size == 0) head.draft_vocab_size = config->vocab_size;
   if (head.draft_vocab_size > config->vocab_size) {
     return Unfit(path, "draft_vocab_size", head.draft_vocab_size,
                  absl::StrCat("at most vocab_size, which is ", config->vocab_size));
   }
-  if (head.kind == HeadConfig::Kind::kEagle3 && head.feature_layers.empty()) {
+  if (head.kind == HeadConfig::Kind::kEagle3 && head.num_states() == 0) {
     TANDEM_RETURN_IF_ERROR(ChooseFeatureLayers(path, target, &head));
   }
+  if (target != nullptr) CorrectFeatureLayers(*target, &head);
   if (target != nullptr && !head.feature_layers.empty() &&
       head.feature_layers.back() > static_cast<uint32_t>(target->num_layers)) {
     return absl::InvalidArgumentError(

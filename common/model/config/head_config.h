@@ -13,13 +13,15 @@ namespace tandem {
 // at position j + 1 and the target's states behind the token at position j. Its logits are for position j +
 // 2.
 //
-// Heads of one decoder layer also read the tokens. If the target has not computed the states yet, in a
+// Heads with a decoder layer also read the tokens. If the target has not computed the states yet, in a
 // candidate tree, the row takes the output state of the row before it instead (EAGLE, Li et al., 2024,
 // section 4).
 //
 //   EAGLE:    hidden = fc [embedding, state]         a layer without an input norm     output = head(hidden)
 //   EAGLE-3:  hidden = fc [state, state, state]      attention reads [norm(embedding), norm(hidden)]
 //             (or the output state as it is)                                output = head(norm(hidden))
+//             Further layers are a model's. EAGLE-3.1 (Eldenk et al., 2026) also norms what fc reads, and
+//             the output state that the next row reads.
 //   MTP:      hidden = fc [norm(state), norm(embedding)]         a layer      output = head(norm(hidden))
 //
 // MTP is multi-token prediction: the next-token module in the files of MiMo's models (Xiaomi, 2025, section
@@ -30,10 +32,19 @@ namespace tandem {
 //   Medusa:   x = state; for every residual block: x = x + silu(W x + b)                output = head_k(x)
 struct HeadConfig {
   enum class Kind { kEagle, kEagle3, kMedusa, kMtp };
+  // EAGLE-3: norms over the target's states in front of the projection.
+  enum class StateNorms {
+    kNone,
+    kTogether,  // One over all states of a row side by side (norm_before_fc).
+    kEach,      // One for each state (fc_norm).
+  };
   Kind kind = Kind::kEagle3;
   // The states that a row reads, as in FeatureRequest. Empty before FinishHeadConfig means the authors'
   // choice, which follows from the number of the target's layers.
   std::vector<uint32_t> feature_layers;
+  // They come from an eagle_config, whose numbers are those of layers, counted from 0, of which the head
+  // reads the outputs. In some files they are numbers of states already, one less than is here.
+  bool layers_may_be_states = false;
   bool feature_final_norm = false;
   int32_t target_hidden_size = 0;  // Numbers in each.
   // Rows of the output matrix; below vocab_size when the head drafts only some of the tokens, which its
@@ -41,10 +52,17 @@ struct HeadConfig {
   int32_t draft_vocab_size = 0;
   // EAGLE-3: the residual stream starts with the normed state (vLLM speculators), not with the state.
   bool norm_before_residual = false;
-  // A row passes its own state after the final norm to the next one (MTP, and EAGLE-3 with norm_output), not
-  // the state before it.
+  // A row passes its own state after the final norm to the next one (MTP, and EAGLE-3.1, which says
+  // norm_output), not the state before it. Logits are always made from the normed one.
   bool own_state_is_normed = false;
-  // Whether the layer's tensors are named like a model's ("layers.0."), not "midlayer.".
+  // `own_state_is_normed` follows from a `norm_output: true` that also heads have which are plain EAGLE-3:
+  // SpecForge wrote it with that meaning from May to September 2026. See HeadOptions::plain_eagle3.
+  bool norm_output_may_be_plain = false;
+  StateNorms state_norms = StateNorms::kNone;
+  // EAGLE-3: the one state that a row reads is where the layer begins, without a projection (ModelOpt's
+  // `use_aux_hidden_state: false`).
+  bool projects = true;
+  // Whether the trainer names the first layer's tensors like a model's ("layers.0."), not "midlayer.".
   bool numbered_layer = false;
   // Medusa: the number of positions for which a row has logits, the residual blocks of each, and whether all
   // use one output matrix, which is the target's.

@@ -1,11 +1,16 @@
 #include "common/model/config/model_config.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/config/family.h"
+#include "common/model/config/fields.h"
 #include "common/model/config/head_format.h"
 #include "common/model/config/json_fields.h"
 
@@ -71,6 +76,20 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const Json& object, absl::string_vie
   return config;
 }
 
+// A Llama has no windows, but a head with its layer may.
+absl::Status ReadHeadWindows(const JsonFields& fields, ModelConfig& config) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<bool> slides, ReadLayerTypes(fields, config.num_layers));
+  if (std::count(slides.begin(), slides.end(), true) == 0) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<int32_t> window, fields.Int("sliding_window", 1, kMostContext));
+  if (!window.has_value())
+    return fields.Unexpected("sliding_window", "a number, for sliding_attention layers");
+  // Who reads one field and who reads the other would disagree.
+  TANDEM_ASSIGN_OR_RETURN(const bool used, fields.BoolOr("use_sliding_window", true));
+  if (!used) return fields.Unexpected("use_sliding_window", "true, for sliding_attention layers");
+  SetWindows(slides, *window, config);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view path) {
@@ -93,11 +112,13 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::strin
   const bool is_qwen3 = nested && layer.value("model_type", Json()) == "qwen3";
   layer["architectures"] = Json::array({is_qwen3 ? "Qwen3ForCausalLM" : "LlamaForCausalLM"});
   if (!nested) layer["model_type"] = "llama";
-  TANDEM_ASSIGN_OR_RETURN(ModelConfig config,
-                          ReadModelConfig(layer, path, nested ? "transformer_layer_config." : ""));
-  if (config.num_layers != 1) {
-    return absl::UnimplementedError(absl::StrCat(path, ": field num_hidden_layers: found ", config.num_layers,
-                                                 ", supported for a draft head: 1"));
+  const absl::string_view prefix = nested ? "transformer_layer_config." : "";
+  Json layer_types;
+  if (!is_qwen3) layer_types = std::exchange(layer["layer_types"], Json());
+  TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(layer, path, prefix));
+  if (!is_qwen3) {
+    layer["layer_types"] = std::move(layer_types);
+    TANDEM_RETURN_IF_ERROR(ReadHeadWindows(JsonFields(layer, path, prefix), config));
   }
   config.head = head->config;
   return config;

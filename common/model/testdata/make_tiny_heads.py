@@ -77,12 +77,26 @@ def medusa_blocks():
 
 
 class Head(nn.Module):
-    """One layer with what stands around it. `kind`: eagle3 or eagle."""
+    """A layer, or several, with what stands around them. `kind`: eagle3 or eagle. `state_norms`, in front of fc: None,
+    "together" or "each", as speculators' Eagle3DraftModel has them. Without `projects` the layer begins with the one state
+    that a row reads."""
 
-    def __init__(self, kind, config, num_states, draft_vocab, norm_before_residual=False, norm_output=False):
+    def __init__(
+        self,
+        kind,
+        config,
+        num_states,
+        draft_vocab,
+        norm_before_residual=False,
+        norm_output=False,
+        state_norms=None,
+        projects=True,
+    ):
         super().__init__()
         self.kind = kind
         self.norm_output = norm_output
+        self.state_norms = state_norms
+        self.projects = projects
         self.config = config
         qwen3 = isinstance(config, Qwen3Config)
         modeling = modeling_qwen3 if qwen3 else modeling_llama
@@ -93,13 +107,20 @@ class Head(nn.Module):
             layers = speculators_layers()
             layer = layers.Qwen3DecoderEagle3FirstLayer if qwen3 else layers.LlamaDecoderEagle3FirstLayer
             self.layer = layer(config, 0, norm_before_residual)
-            self.fc = nn.Linear(num_states * WIDTH, HIDDEN, bias=False)
+            self.fc = nn.Linear(num_states * WIDTH, HIDDEN, bias=False) if projects else None
             self.norm = norm(HIDDEN, eps=config.rms_norm_eps)
+            if state_norms == "together":
+                self.input_norm = norm(num_states * WIDTH, eps=config.rms_norm_eps)
+            elif state_norms == "each":
+                self.fc_norm = nn.ModuleList(norm(WIDTH, eps=config.rms_norm_eps) for _ in range(num_states))
+            decoder = modeling.Qwen3DecoderLayer if qwen3 else modeling.LlamaDecoderLayer
+            self.further = nn.ModuleList(decoder(config, i) for i in range(1, config.num_hidden_layers))
         else:
             self.layer = modeling.LlamaDecoderLayer(config, 0)
             self.layer.input_layernorm = nn.Identity()
             self.fc = nn.Linear(2 * HIDDEN, HIDDEN, bias=True)
             self.norm = nn.Identity()
+            self.further = nn.ModuleList()
         rotary = modeling_qwen3.Qwen3RotaryEmbedding if qwen3 else modeling_llama.LlamaRotaryEmbedding
         self.rotary = rotary(config)
 
@@ -111,19 +132,32 @@ class Head(nn.Module):
         if self.kind == "eagle":
             rows = self.fc(rows)
         positions = torch.arange(length)[None]
-        mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
-        out = self.layer(
-            rows,
-            attention_mask=mask,
-            position_ids=positions,
-            position_embeddings=self.rotary(rows, positions),
-        )
-        out = out[0] if isinstance(out, tuple) or out.dim() == 3 else out
+        turns = self.rotary(rows, positions)
+        out = rows
+        for i, layer in enumerate([self.layer, *self.further]):
+            out = layer(out, attention_mask=self.mask(i, length), position_ids=positions, position_embeddings=turns)
+            out = out[0] if isinstance(out, tuple) else out
+        out = out[0] if out.dim() == 3 else out
         normed = self.norm(out)
         return normed if self.norm_output else out, self.lm_head(normed)
 
+    def mask(self, layer, length):
+        """A window counts the row itself, as in transformers and speculators."""
+        types = getattr(self.config, "head_layer_types", None)
+        back = self.config.head_window if types and types[layer] == "sliding_attention" else length
+        row, column = torch.arange(length)[:, None], torch.arange(length)[None]
+        seen = (column <= row) & (column > row - back)
+        return torch.zeros(length, length).masked_fill(~seen, float("-inf"))[None, None]
+
     def states_in(self, states):
-        return self.fc(states) if self.kind == "eagle3" else states
+        if self.kind == "eagle" or not self.projects:
+            return states
+        if self.state_norms == "together":
+            states = self.input_norm(states)
+        elif self.state_norms == "each":
+            chunks = states.chunk(len(self.fc_norm), dim=-1)
+            states = torch.cat([norm(chunk) for norm, chunk in zip(self.fc_norm, chunks)], -1)
+        return self.fc(states)
 
 
 @torch.no_grad()
@@ -151,14 +185,14 @@ def golden(head, states, draft_tokens):
     return result
 
 
-def layer_config(kind=LlamaConfig):
+def layer_config(kind=LlamaConfig, layers=1):
     return kind(
         hidden_size=HIDDEN,
         intermediate_size=56,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         vocab_size=VOCAB,
         max_position_embeddings=256,
         rms_norm_eps=1e-5,
@@ -170,7 +204,7 @@ def plain_config(config):
     names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
     fields = {name: getattr(config, name) for name in names}
     return fields | {
-        "num_hidden_layers": 1,
+        "num_hidden_layers": config.num_hidden_layers,
         "max_position_embeddings": 256,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
@@ -181,11 +215,17 @@ def plain_config(config):
 
 
 def tensors_of(head, layer, leave_out=()):
-    tensors = {"fc.weight": head.fc.weight}
-    if head.fc.bias is not None:
+    tensors = {"fc.weight": head.fc.weight} if head.fc is not None else {}
+    if head.fc is not None and head.fc.bias is not None:
         tensors["fc.bias"] = head.fc.bias
+    if head.state_norms == "together":
+        tensors["input_norm.weight"] = head.input_norm.weight
+    elif head.state_norms == "each":
+        tensors |= {f"fc_norm.{i}.weight": norm.weight for i, norm in enumerate(head.fc_norm)}
     for name, value in head.layer.state_dict().items():
         tensors[f"{layer}.{name}"] = value
+    for i, further in enumerate(head.further, 1):
+        tensors |= {f"layers.{i}.{name}": value for name, value in further.state_dict().items()}
     if head.kind == "eagle3":
         tensors["norm.weight"] = head.norm.weight
     tensors["embed_tokens.weight"] = head.embed_tokens.weight
@@ -267,7 +307,7 @@ def eagle_heads():
 
 
 def eagle3_normed_output():
-    """speculators' EAGLE 3.1: a row's own state is the normed one."""
+    """A row's own state is the normed one: in speculators' form, and the same head in SpecForge's."""
     torch.manual_seed(10)
     head = Head("eagle3", layer_config(), 2, VOCAB, norm_output=True)
     randomise(head)
@@ -282,6 +322,118 @@ def eagle3_normed_output():
     }
     values = golden(head, torch.randn(len(TOKENS) - 1, 2 * WIDTH), list(range(VOCAB)))
     write("eagle3-speculators-normed", config, tensors_of(head, "layers.0"), values)
+    config = plain_config(head.config) | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": VOCAB,
+        "norm_output": True,
+        "target_hidden_size": WIDTH,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2], "use_aux_hidden_state": True},
+    }
+    write("eagle3-specforge-normed", config, tensors_of(head, "midlayer"), values)
+
+
+def draft_mapping():
+    tokens = torch.tensor(sorted(torch.randperm(VOCAB)[:DRAFT_VOCAB].tolist()))
+    return tokens.tolist(), {"d2t": tokens - torch.arange(DRAFT_VOCAB)}
+
+
+def eagle31_heads():
+    """EAGLE-3.1: norms in front of fc, and each row's own state behind the last norm."""
+    torch.manual_seed(11)
+    # What speculators writes for a Llama layer unless told otherwise.
+    tokens, mapping = draft_mapping()
+    head = Head("eagle3", layer_config(), 3, DRAFT_VOCAB, norm_output=True, state_norms="together")
+    randomise(head)
+    config = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": DRAFT_VOCAB,
+        "norm_before_residual": False,
+        "norm_before_fc": True,
+        "fc_norm": False,
+        "norm_output": True,
+        "target_hidden_size": WIDTH,
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 4],
+        "transformer_layer_config": plain_config(head.config),
+    }
+    values = golden(head, 3 * torch.randn(len(TOKENS) - 1, 3 * WIDTH), tokens)
+    write("eagle31-speculators", config, tensors_of(head, "layers.0") | mapping, values)
+
+    # SpecForge's, with a norm for each state.
+    head = Head("eagle3", layer_config(), 3, VOCAB, norm_output=True, state_norms="each")
+    randomise(head)
+    config = plain_config(head.config) | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": VOCAB,
+        "fc_norm": True,
+        "norm_output": True,
+        "target_hidden_size": WIDTH,
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 4],
+    }
+    scales = torch.tensor([0.2, 1.0, 7.0]).repeat_interleave(WIDTH)
+    values = golden(head, scales * torch.randn(len(TOKENS) - 1, 3 * WIDTH), list(range(VOCAB)))
+    write("eagle31-specforge", config, tensors_of(head, "midlayer"), values)
+
+
+def modelopt_heads():
+    torch.manual_seed(12)
+    # The norm is named in eagle_config; plain otherwise.
+    tokens, mapping = draft_mapping()
+    eagle = {
+        "use_aux_hidden_state": True,
+        "use_input_layernorm_in_first_layer": True,
+        "use_last_layernorm": True,
+        "use_mtp_layernorm": False,
+        "next_layer_regular": True,
+        "parallel_draft_step": 1,
+        "parallel_draft_heads_num_layers": 1,
+    }
+    head = Head("eagle3", layer_config(), 3, DRAFT_VOCAB, state_norms="together")
+    randomise(head)
+    config = plain_config(head.config) | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": DRAFT_VOCAB,
+        "target_hidden_size": WIDTH,
+        "eagle_config": eagle | {"eagle_aux_hidden_state_layer_ids": [0, 2, 3], "norm_before_fc": True},
+    }
+    values = golden(head, 3 * torch.randn(len(TOKENS) - 1, 3 * WIDTH), tokens)
+    write("eagle3-modelopt-normed", config, tensors_of(head, "layers.0") | mapping, values)
+
+    # The target's final state, where the layer begins: there is no fc.
+    head = Head("eagle3", layer_config(), 1, VOCAB, projects=False)
+    randomise(head)
+    config = plain_config(head.config) | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": VOCAB,
+        "eagle_config": eagle | {"eagle_aux_hidden_state_layer_ids": [], "use_aux_hidden_state": False},
+    }
+    values = golden(head, torch.randn(len(TOKENS) - 1, HIDDEN), list(range(VOCAB)))
+    write("eagle3-modelopt-final", config, tensors_of(head, "layers.0"), values)
+
+
+def deep_heads():
+    """Several layers, with windows in some, in speculators' form: transformers' layers behind the first one."""
+    torch.manual_seed(13)
+    for name, kind in (("llama", LlamaConfig), ("qwen3", Qwen3Config)):
+        config = layer_config(kind, layers=3)
+        config.head_layer_types = ["sliding_attention", "full_attention", "sliding_attention"]
+        config.head_window = 4
+        head = Head("eagle3", config, 3, VOCAB)
+        randomise(head)
+        window = {"layer_types": config.head_layer_types, "sliding_window": config.head_window}
+        described = {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": "eagle3",
+            "draft_vocab_size": VOCAB,
+            "norm_before_residual": False,
+            "target_hidden_size": WIDTH,
+            "eagle_aux_hidden_state_layer_ids": [1, 2, 4],
+            "transformer_layer_config": plain_config(config)
+            | window
+            | ({"use_sliding_window": True} if kind is Qwen3Config else {}),
+        }
+        values = golden(head, torch.randn(len(TOKENS) - 1, 3 * WIDTH), list(range(VOCAB)))
+        write(f"eagle3-deep-{name}", described, tensors_of(head, "layers.0"), values)
 
 
 @torch.no_grad()
@@ -410,6 +562,9 @@ def main():
     makers = {
         "eagle_heads": eagle_heads,
         "eagle3_normed_output": eagle3_normed_output,
+        "eagle31_heads": eagle31_heads,
+        "modelopt_heads": modelopt_heads,
+        "deep_heads": deep_heads,
         "medusa_heads": medusa_heads,
         "next_token_module": next_token_module,
     }

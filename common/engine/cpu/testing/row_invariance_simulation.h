@@ -516,6 +516,28 @@ inline RandomModelOptions Eagle3Model() {
   return options;
 }
 
+// EAGLE-3.1 with a norm for each state; two layers, the second one with a window.
+inline RandomModelOptions DeepEagle3Model() {
+  RandomModelOptions options = Eagle3Model();
+  options.config.num_layers = 2;
+  options.config.sliding_window = 21;
+  options.config.block.layers.resize(2);
+  options.config.block.layers[0].has_window = false;
+  options.config.head->state_norms = HeadConfig::StateNorms::kEach;
+  options.config.head->own_state_is_normed = true;
+  return options;
+}
+
+// Begins with the target's final state, without a projection.
+inline RandomModelOptions UnprojectedEagle3Model() {
+  RandomModelOptions options = Eagle3Model();
+  options.config.head->feature_layers = {};
+  options.config.head->feature_final_norm = true;
+  options.config.head->target_hidden_size = options.config.hidden_size;
+  options.config.head->projects = false;
+  return options;
+}
+
 inline RandomModelOptions EagleModel() {
   RandomModelOptions options = Eagle3Model();
   options.config.head = HeadConfig{.kind = HeadConfig::Kind::kEagle,

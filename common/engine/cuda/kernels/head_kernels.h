@@ -34,6 +34,36 @@ struct JoinStatesKernel {
   }
 };
 
+// The same for EAGLE-3.1, where each of `num_parts` equal parts of the states is normed by itself. Grid
+// (rows); shared: a float for each warp.
+struct JoinNormedPartsKernel {
+  StepWords step;
+  DeviceSpan<const float> norms;  // [state_size]
+  DeviceSpan<Bf16> inputs;        // [rows, state_size]
+  uint32_t state_size = 0;
+  uint32_t num_parts = 1;
+  float epsilon = 0.0f;
+
+  template <typename Block>
+  TANDEM_DEVICE void operator()(Block& block) const {
+    const uint32_t row = block.index_x();
+    if (row >= step.num_rows() || step.StateIsFloat(row)) return;
+    const uint32_t size = state_size / num_parts;
+    for (uint32_t begin = 0; begin < state_size; begin += size) {
+      float squares = 0.0f;
+      for (uint32_t i = begin + block.thread(); i < begin + size; i += block.num_threads()) {
+        const float state = ToFloat(step.Bf16State(row, i));
+        squares = Fma(state, state, squares);
+      }
+      const float factor = NormFactor(block, squares, size, epsilon);
+      for (uint32_t i = begin + block.thread(); i < begin + size; i += block.num_threads()) {
+        inputs[uint64_t{row} * state_size + i] =
+            ToBf16(Normed(norms, i, ToFloat(step.Bf16State(row, i)), factor));
+      }
+    }
+  }
+};
+
 // The same for MTP: [norm(state), norm(embedding)], with float32 states. Grid (rows); shared: a float for
 // each warp.
 struct JoinNormedStatesKernel {
@@ -67,12 +97,13 @@ struct JoinNormedStatesKernel {
   }
 };
 
-// Writes the stream that the layer begins with, which is projection + bias or the row's own state, and the
-// inputs of query, key and value: the stream itself for EAGLE, [norm(embedding), norm(hidden)] for EAGLE-3,
-// norm(hidden) for MTP. Grid (rows); shared: a float for each warp.
+// Writes the stream that the first layer begins with, which is projection + bias, or without a projection the
+// target's state, or the row's own state, and the inputs of query, key and value: the stream itself for
+// EAGLE, [norm(embedding), norm(hidden)] for EAGLE-3, norm(hidden) for MTP. Grid (rows); shared: a float for
+// each warp.
 struct BeginHeadKernel {
   StepWords step;
-  DeviceSpan<const float> projected;       // [rows, hidden]
+  DeviceSpan<const float> projected;       // [rows, hidden], or empty: rows begin with their states.
   DeviceSpan<const float> bias;            // [hidden], or empty.
   DeviceSpan<const float> embedded;        // [rows, hidden]
   DeviceSpan<const float> embedding_norm;  // [hidden] for EAGLE-3; empty for the others.
@@ -100,6 +131,8 @@ struct BeginHeadKernel {
       float value = 0.0f;
       if (goes_on) {
         value = step.FloatState(row, i);
+      } else if (projected.size == 0) {
+        value = ToFloat(step.Bf16State(row, i));
       } else {
         value = projected[at + i];
         if (bias.size > 0) value += bias[i];

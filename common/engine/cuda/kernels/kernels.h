@@ -14,6 +14,7 @@
   X(EmbedKernel)                  \
   X(EmbedInt8Kernel)              \
   X(JoinStatesKernel)             \
+  X(JoinNormedPartsKernel)        \
   X(JoinNormedStatesKernel)       \
   X(BeginHeadKernel)              \
   X(AddBlockKernel)               \
