@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/checked_math.h"
 #include "common/base/status_macros.h"
 
@@ -28,13 +29,27 @@ constexpr uint32_t kMaxRank = 4;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 
 constexpr GgufTypeInfo kTypes[] = {
-    {GgufType::kF32, "F32", 1, 4},        {GgufType::kF16, "F16", 1, 2},
-    {GgufType::kBF16, "BF16", 1, 2},      {GgufType::kQ8_0, "Q8_0", 32, 34},
-    {GgufType::kQ4_0, "Q4_0", 32, 18},    {GgufType::kQ4_K, "Q4_K", 256, 144},
-    {GgufType::kQ5_K, "Q5_K", 256, 176},  {GgufType::kQ6_K, "Q6_K", 256, 210},
-    {GgufType::kIq4Nl, "IQ4_NL", 32, 18}, {GgufType::kMxfp4, "MXFP4", 32, 17},
+    {GgufType::kF32, "F32", 1, 4},           {GgufType::kF16, "F16", 1, 2},
+    {GgufType::kBF16, "BF16", 1, 2},         {GgufType::kQ8_0, "Q8_0", 32, 34},
+    {GgufType::kQ4_0, "Q4_0", 32, 18},       {GgufType::kQ4_1, "Q4_1", 32, 20},
+    {GgufType::kQ5_0, "Q5_0", 32, 22},       {GgufType::kQ5_1, "Q5_1", 32, 24},
+    {GgufType::kQ2_K, "Q2_K", 256, 84},      {GgufType::kQ3_K, "Q3_K", 256, 110},
+    {GgufType::kQ4_K, "Q4_K", 256, 144},     {GgufType::kQ5_K, "Q5_K", 256, 176},
+    {GgufType::kQ6_K, "Q6_K", 256, 210},     {GgufType::kIq1S, "IQ1_S", 256, 50},
+    {GgufType::kIq1M, "IQ1_M", 256, 56},     {GgufType::kIq2Xxs, "IQ2_XXS", 256, 66},
+    {GgufType::kIq2Xs, "IQ2_XS", 256, 74},   {GgufType::kIq2S, "IQ2_S", 256, 82},
+    {GgufType::kIq3Xxs, "IQ3_XXS", 256, 98}, {GgufType::kIq3S, "IQ3_S", 256, 110},
+    {GgufType::kIq4Nl, "IQ4_NL", 32, 18},    {GgufType::kIq4Xs, "IQ4_XS", 256, 136},
+    {GgufType::kTq1_0, "TQ1_0", 256, 54},    {GgufType::kTq2_0, "TQ2_0", 256, 66},
+    {GgufType::kMxfp4, "MXFP4", 32, 17},
 };
-constexpr absl::string_view kSupported = "F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4";
+
+std::string SupportedTypes() {
+  const auto append_name = [](std::string* out, const GgufTypeInfo& info) {
+    absl::StrAppend(out, info.name);
+  };
+  return absl::StrJoin(kTypes, ", ", append_name);
+}
 
 // The format's numbers of the types of values.
 enum ValueType : uint32_t {
@@ -62,6 +77,10 @@ std::string Quoted(absl::string_view text) {
 const GgufTypeInfo& InfoOf(GgufType type) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes),
                        [type](const GgufTypeInfo& info) { return info.type == type; });
+}
+
+absl::Span<const GgufTypeInfo> GgufTypes() {
+  return kTypes;
 }
 
 bool GgufFile::IsPath(absl::string_view path) {
@@ -217,8 +236,8 @@ class GgufFile::Reader {
       return static_cast<uint32_t>(known.type) == type;
     });
     if (info == std::end(kTypes)) {
-      return absl::UnimplementedError(
-          absl::StrCat(file_.path(), ": ", where, "type ", type, " of the format, supported: ", kSupported));
+      return absl::UnimplementedError(absl::StrCat(file_.path(), ": ", where, "type ", type,
+                                                   " of the format, supported: ", SupportedTypes()));
     }
     tensor.type = info->type;
     if ((tensor.shape.empty() ? 1 : tensor.shape.back()) % info->block_size != 0) {

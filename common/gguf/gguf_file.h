@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/base/file.h"
 #include "nlohmann/json.hpp"
 
@@ -19,12 +20,27 @@ enum class GgufType : uint32_t {
   kF32 = 0,
   kF16 = 1,
   kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
   kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
   kQ4_K = 12,
   kQ5_K = 13,
   kQ6_K = 14,
+  kIq2Xxs = 16,
+  kIq2Xs = 17,
+  kIq3Xxs = 18,
+  kIq1S = 19,
   kIq4Nl = 20,
+  kIq3S = 21,
+  kIq2S = 22,
+  kIq4Xs = 23,
+  kIq1M = 29,
   kBF16 = 30,
+  kTq1_0 = 34,
+  kTq2_0 = 35,
   kMxfp4 = 39,
 };
 
@@ -35,6 +51,8 @@ struct GgufTypeInfo {
   int64_t block_bytes;
 };
 const GgufTypeInfo& InfoOf(GgufType type);
+// All of them.
+absl::Span<const GgufTypeInfo> GgufTypes();
 
 // A tensor as stored in the file.
 struct GgufTensor {

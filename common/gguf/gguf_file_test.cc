@@ -89,7 +89,7 @@ TEST_F(GgufFileTest, NamesWhatIsWrong) {
       {whole.substr(0, whole.size() - 96), "expected within the data's"},
       {twice.Bytes(), "the key \"key\" occurs twice"},
       {tensor({2, 31}, 8, 68), "rows of 31 numbers, expected a multiple of 32 for Q8_0"},
-      {tensor({2}, 3, 8), "type 3 of the format, supported: F32"},
+      {tensor({2}, 4, 8), "type 4 of the format, supported: F32"},
       {tensor({1, 1, 1, 1, 1}, 0, 4), "5 dimensions, expected at most 4"},
       {tensor({int64_t{1} << 40, int64_t{1} << 40}, 0, 4), "expected 1 to 2^63 - 1 elements"},
       {tensor({int64_t{1} << 62}, 0, 4), "expected fewer than 2^63 bytes"},

@@ -408,7 +408,8 @@ TEST(GgufModelTest, JoinsQuantisedPartsOfLatents) {
 TEST(GgufDequantizeTest, MakesTheNumbersOfTheFormatsAuthors) {
   const std::string path = absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/gguf_blocks.json");
   const nlohmann::json cases = nlohmann::json::parse(ReadFile(path, 1 << 20).value());
-  EXPECT_EQ(cases.size(), 7);
+  // All types but the plain ones.
+  EXPECT_EQ(cases.size(), GgufTypes().size() - 3);
   for (const nlohmann::json& test_case : cases) {
     const auto type = static_cast<GgufType>(test_case.at("type").get<uint32_t>());
     const std::string bytes = absl::HexStringToBytes(test_case.at("bytes").get<std::string>());
