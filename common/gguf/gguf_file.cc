@@ -10,7 +10,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/checked_math.h"
 #include "common/base/status_macros.h"
 
@@ -72,6 +74,24 @@ std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, 100)), "\"");
 }
 
+constexpr char kSplitCount[] = "split.count";
+constexpr char kSplitNumber[] = "split.no";  // From 0 on.
+constexpr char kSplitTensors[] = "split.tensors.count";
+constexpr uint64_t kMaxParts = 1024;
+
+// "-00001-of-00003.gguf"
+std::string PartEnding(uint64_t index, uint64_t count) {
+  return absl::StrFormat("-%05d-of-%05d.gguf", index + 1, count);
+}
+
+absl::StatusOr<uint64_t> SplitNumber(const GgufFile& file, const char* key, uint64_t if_absent) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) return if_absent;
+  if (found->is_number_integer() && *found >= 0 && *found <= INT32_MAX) return found->get<uint64_t>();
+  return absl::InvalidArgumentError(
+      absl::StrCat(file.path(), ": key ", key, ": expected a number of files or tensors"));
+}
+
 }  // namespace
 
 const GgufTypeInfo& InfoOf(GgufType type) {
@@ -96,6 +116,10 @@ class GgufFile::Reader {
     if (!absl::StartsWith(bytes_, "GGUF")) return Error("expected the four bytes GGUF");
     at_ = 4;
     TANDEM_ASSIGN_OR_RETURN(const uint32_t version, Number<uint32_t>());
+    if (const uint32_t swapped = __builtin_bswap32(version); swapped == 2 || swapped == 3) {
+      return absl::UnimplementedError(absl::StrCat(file_.path(), ": byte 4: version ", swapped,
+                                                   ", big endian; supported: 2 and 3, little endian"));
+    }
     if (version != 2 && version != 3) {
       return absl::UnimplementedError(
           absl::StrCat(file_.path(), ": byte 4: version ", version, ", supported: 2 and 3, little endian"));
@@ -297,7 +321,51 @@ absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
   GgufFile file(std::move(mapped));
   TANDEM_RETURN_IF_ERROR(Reader(file).ReadAll());
+  TANDEM_RETURN_IF_ERROR(file.AddParts());
   return file;
+}
+
+absl::Status GgufFile::AddParts() {
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t count, SplitNumber(*this, kSplitCount, 1));
+  if (count == 1 || count == 0) return absl::OkStatus();
+  const auto error = [](const std::string& path, auto... message) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", message...));
+  };
+  if (count > kMaxParts) {
+    return error(path(), "key ", kSplitCount, ": ", count, ", expected at most ", kMaxParts);
+  }
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t first, SplitNumber(*this, kSplitNumber, 0));
+  const std::string ending = PartEnding(0, count);
+  if (first != 0 || !absl::EndsWith(path(), ending)) {
+    return error(path(), "one of ", count, " files, number ", first + 1,
+                 ", expected the first, whose name ends in ", ending);
+  }
+  const absl::string_view stem = absl::StripSuffix(path(), ending);
+  for (uint64_t i = 1; i < count; ++i) {
+    TANDEM_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(absl::StrCat(stem, PartEnding(i, count))));
+    GgufFile part(std::move(mapped));
+    TANDEM_RETURN_IF_ERROR(Reader(part).ReadAll());
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t part_count, SplitNumber(part, kSplitCount, 0));
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t number, SplitNumber(part, kSplitNumber, 0));
+    if (part_count != count || number != i) {
+      return error(part.path(), "keys ", kSplitNumber, " and ", kSplitCount, ": ", number, " and ",
+                   part_count, ", expected ", i, " and ", count);
+    }
+    if (names_.size() + part.names_.size() > kMaxTensors) {
+      return error(path(), "expected at most ", kMaxTensors, " tensors in all files");
+    }
+    for (const std::string& name : part.names_) {
+      if (!tensors_.emplace(name, std::move(part.tensors_.at(name))).second) {
+        return error(part.path(), "tensor ", Quoted(name), " is in another file too");
+      }
+      names_.push_back(name);
+    }
+    parts_.push_back(std::move(part.file_));
+  }
+  std::sort(names_.begin(), names_.end());
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t tensors, SplitNumber(*this, kSplitTensors, names_.size()));
+  if (tensors == names_.size()) return absl::OkStatus();
+  return error(path(), "key ", kSplitTensors, ": ", tensors, ", but the files have ", names_.size());
 }
 
 const GgufTensor* GgufFile::Find(absl::string_view name) const {

@@ -69,17 +69,20 @@ struct GgufTensor {
 // all little endian. Open checks every length and count against the file's size before it is used, that rows
 // are whole blocks, and that tensors lie in the data without overlap, so that no view reaches outside of it.
 //
-// Owns the mapping: views are valid as long as the file object, or what it was moved to, lives.
+// A file may be the first of several (NAME-00001-of-00003.gguf), the others of which have only tensors.
+//
+// Owns the mappings: views are valid as long as the file object, or what it was moved to, lives.
 class GgufFile {
  public:
   // Whether a model's path is that of such a file, not of a folder.
   static bool IsPath(absl::string_view path);
 
-  // Errors name the path, the byte or the tensor, and what was expected: InvalidArgument for content that
-  // breaks the format, Unimplemented for types of tensors and versions that are not supported, and
-  // MappedFile's.
+  // Opens a file, and those that it is continued in. Errors name the path, the byte or the tensor, and what
+  // was expected: InvalidArgument for content that breaks the format, Unimplemented for types of tensors,
+  // versions and byte orders that are not supported, and MappedFile's.
   static absl::StatusOr<GgufFile> Open(const std::string& path);
 
+  // Of the first file.
   const std::string& path() const { return file_.path(); }
   // An object of all keys; integers, floats, booleans, strings, and arrays of one of these.
   const nlohmann::json& metadata() const { return metadata_; }
@@ -91,7 +94,11 @@ class GgufFile {
   class Reader;
   explicit GgufFile(MappedFile file) : file_(std::move(file)) {}
 
+  // Opens the other files of a split one, and adds their tensors.
+  absl::Status AddParts();
+
   MappedFile file_;
+  std::vector<MappedFile> parts_;
   nlohmann::json metadata_ = nlohmann::json::object();
   absl::flat_hash_map<std::string, GgufTensor> tensors_;
   std::vector<std::string> names_;
