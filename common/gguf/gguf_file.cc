@@ -10,6 +10,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/checked_math.h"
 #include "common/base/status_macros.h"
 
@@ -28,13 +31,27 @@ constexpr uint32_t kMaxRank = 4;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 
 constexpr GgufTypeInfo kTypes[] = {
-    {GgufType::kF32, "F32", 1, 4},        {GgufType::kF16, "F16", 1, 2},
-    {GgufType::kBF16, "BF16", 1, 2},      {GgufType::kQ8_0, "Q8_0", 32, 34},
-    {GgufType::kQ4_0, "Q4_0", 32, 18},    {GgufType::kQ4_K, "Q4_K", 256, 144},
-    {GgufType::kQ5_K, "Q5_K", 256, 176},  {GgufType::kQ6_K, "Q6_K", 256, 210},
-    {GgufType::kIq4Nl, "IQ4_NL", 32, 18}, {GgufType::kMxfp4, "MXFP4", 32, 17},
+    {GgufType::kF32, "F32", 1, 4},           {GgufType::kF16, "F16", 1, 2},
+    {GgufType::kBF16, "BF16", 1, 2},         {GgufType::kQ8_0, "Q8_0", 32, 34},
+    {GgufType::kQ4_0, "Q4_0", 32, 18},       {GgufType::kQ4_1, "Q4_1", 32, 20},
+    {GgufType::kQ5_0, "Q5_0", 32, 22},       {GgufType::kQ5_1, "Q5_1", 32, 24},
+    {GgufType::kQ2_K, "Q2_K", 256, 84},      {GgufType::kQ3_K, "Q3_K", 256, 110},
+    {GgufType::kQ4_K, "Q4_K", 256, 144},     {GgufType::kQ5_K, "Q5_K", 256, 176},
+    {GgufType::kQ6_K, "Q6_K", 256, 210},     {GgufType::kIq1S, "IQ1_S", 256, 50},
+    {GgufType::kIq1M, "IQ1_M", 256, 56},     {GgufType::kIq2Xxs, "IQ2_XXS", 256, 66},
+    {GgufType::kIq2Xs, "IQ2_XS", 256, 74},   {GgufType::kIq2S, "IQ2_S", 256, 82},
+    {GgufType::kIq3Xxs, "IQ3_XXS", 256, 98}, {GgufType::kIq3S, "IQ3_S", 256, 110},
+    {GgufType::kIq4Nl, "IQ4_NL", 32, 18},    {GgufType::kIq4Xs, "IQ4_XS", 256, 136},
+    {GgufType::kTq1_0, "TQ1_0", 256, 54},    {GgufType::kTq2_0, "TQ2_0", 256, 66},
+    {GgufType::kMxfp4, "MXFP4", 32, 17},
 };
-constexpr absl::string_view kSupported = "F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4";
+
+std::string SupportedTypes() {
+  const auto append_name = [](std::string* out, const GgufTypeInfo& info) {
+    absl::StrAppend(out, info.name);
+  };
+  return absl::StrJoin(kTypes, ", ", append_name);
+}
 
 // The format's numbers of the types of values.
 enum ValueType : uint32_t {
@@ -57,11 +74,33 @@ std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, 100)), "\"");
 }
 
+constexpr char kSplitCount[] = "split.count";
+constexpr char kSplitNumber[] = "split.no";  // From 0 on.
+constexpr char kSplitTensors[] = "split.tensors.count";
+constexpr uint64_t kMaxParts = 1024;
+
+// "-00001-of-00003.gguf"
+std::string PartEnding(uint64_t index, uint64_t count) {
+  return absl::StrFormat("-%05d-of-%05d.gguf", index + 1, count);
+}
+
+absl::StatusOr<uint64_t> SplitNumber(const GgufFile& file, const char* key, uint64_t if_absent) {
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) return if_absent;
+  if (found->is_number_integer() && *found >= 0 && *found <= INT32_MAX) return found->get<uint64_t>();
+  return absl::InvalidArgumentError(
+      absl::StrCat(file.path(), ": key ", key, ": expected a number of files or tensors"));
+}
+
 }  // namespace
 
 const GgufTypeInfo& InfoOf(GgufType type) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes),
                        [type](const GgufTypeInfo& info) { return info.type == type; });
+}
+
+absl::Span<const GgufTypeInfo> GgufTypes() {
+  return kTypes;
 }
 
 bool GgufFile::IsPath(absl::string_view path) {
@@ -77,6 +116,10 @@ class GgufFile::Reader {
     if (!absl::StartsWith(bytes_, "GGUF")) return Error("expected the four bytes GGUF");
     at_ = 4;
     TANDEM_ASSIGN_OR_RETURN(const uint32_t version, Number<uint32_t>());
+    if (const uint32_t swapped = __builtin_bswap32(version); swapped == 2 || swapped == 3) {
+      return absl::UnimplementedError(absl::StrCat(file_.path(), ": byte 4: version ", swapped,
+                                                   ", big endian; supported: 2 and 3, little endian"));
+    }
     if (version != 2 && version != 3) {
       return absl::UnimplementedError(
           absl::StrCat(file_.path(), ": byte 4: version ", version, ", supported: 2 and 3, little endian"));
@@ -217,8 +260,8 @@ class GgufFile::Reader {
       return static_cast<uint32_t>(known.type) == type;
     });
     if (info == std::end(kTypes)) {
-      return absl::UnimplementedError(
-          absl::StrCat(file_.path(), ": ", where, "type ", type, " of the format, supported: ", kSupported));
+      return absl::UnimplementedError(absl::StrCat(file_.path(), ": ", where, "type ", type,
+                                                   " of the format, supported: ", SupportedTypes()));
     }
     tensor.type = info->type;
     if ((tensor.shape.empty() ? 1 : tensor.shape.back()) % info->block_size != 0) {
@@ -278,7 +321,51 @@ absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
   GgufFile file(std::move(mapped));
   TANDEM_RETURN_IF_ERROR(Reader(file).ReadAll());
+  TANDEM_RETURN_IF_ERROR(file.AddParts());
   return file;
+}
+
+absl::Status GgufFile::AddParts() {
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t count, SplitNumber(*this, kSplitCount, 1));
+  if (count == 1 || count == 0) return absl::OkStatus();
+  const auto error = [](const std::string& path, auto... message) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", message...));
+  };
+  if (count > kMaxParts) {
+    return error(path(), "key ", kSplitCount, ": ", count, ", expected at most ", kMaxParts);
+  }
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t first, SplitNumber(*this, kSplitNumber, 0));
+  const std::string ending = PartEnding(0, count);
+  if (first != 0 || !absl::EndsWith(path(), ending)) {
+    return error(path(), "one of ", count, " files, number ", first + 1,
+                 ", expected the first, whose name ends in ", ending);
+  }
+  const absl::string_view stem = absl::StripSuffix(path(), ending);
+  for (uint64_t i = 1; i < count; ++i) {
+    TANDEM_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(absl::StrCat(stem, PartEnding(i, count))));
+    GgufFile part(std::move(mapped));
+    TANDEM_RETURN_IF_ERROR(Reader(part).ReadAll());
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t part_count, SplitNumber(part, kSplitCount, 0));
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t number, SplitNumber(part, kSplitNumber, 0));
+    if (part_count != count || number != i) {
+      return error(part.path(), "keys ", kSplitNumber, " and ", kSplitCount, ": ", number, " and ",
+                   part_count, ", expected ", i, " and ", count);
+    }
+    if (names_.size() + part.names_.size() > kMaxTensors) {
+      return error(path(), "expected at most ", kMaxTensors, " tensors in all files");
+    }
+    for (const std::string& name : part.names_) {
+      if (!tensors_.emplace(name, std::move(part.tensors_.at(name))).second) {
+        return error(part.path(), "tensor ", Quoted(name), " is in another file too");
+      }
+      names_.push_back(name);
+    }
+    parts_.push_back(std::move(part.file_));
+  }
+  std::sort(names_.begin(), names_.end());
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t tensors, SplitNumber(*this, kSplitTensors, names_.size()));
+  if (tensors == names_.size()) return absl::OkStatus();
+  return error(path(), "key ", kSplitTensors, ": ", tensors, ", but the files have ", names_.size());
 }
 
 const GgufTensor* GgufFile::Find(absl::string_view name) const {

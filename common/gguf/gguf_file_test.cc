@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -89,7 +90,7 @@ TEST_F(GgufFileTest, NamesWhatIsWrong) {
       {whole.substr(0, whole.size() - 96), "expected within the data's"},
       {twice.Bytes(), "the key \"key\" occurs twice"},
       {tensor({2, 31}, 8, 68), "rows of 31 numbers, expected a multiple of 32 for Q8_0"},
-      {tensor({2}, 3, 8), "type 3 of the format, supported: F32"},
+      {tensor({2}, 4, 8), "type 4 of the format, supported: F32"},
       {tensor({1, 1, 1, 1, 1}, 0, 4), "5 dimensions, expected at most 4"},
       {tensor({int64_t{1} << 40, int64_t{1} << 40}, 0, 4), "expected 1 to 2^63 - 1 elements"},
       {tensor({int64_t{1} << 62}, 0, 4), "expected fewer than 2^63 bytes"},
@@ -102,6 +103,76 @@ TEST_F(GgufFileTest, NamesWhatIsWrong) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("model.gguf"));
     EXPECT_THAT(std::string(status.message()), HasSubstr(test_case.message));
   }
+}
+
+TEST_F(GgufFileTest, RefusesBigEndianByName) {
+  std::string bytes = SmallFile();
+  std::swap(bytes[4], bytes[7]);
+  const absl::Status status = Open(bytes).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 3, big endian; supported: 2 and 3, little"));
+}
+
+// One of three files with a tensor each.
+std::string Part(uint32_t number, uint32_t count, const std::string& tensor) {
+  GgufWriter writer;
+  if (number == 0) writer.AddString("general.architecture", "llama");
+  writer.AddUint32("split.no", number);
+  writer.AddUint32("split.count", count);
+  writer.AddUint32("split.tensors.count", 3);
+  writer.AddTensor(tensor, {2}, 0, std::string(8, static_cast<char>('a' + number)));
+  return writer.Bytes();
+}
+
+TEST_F(GgufFileTest, ReadsSplitFilesAsOne) {
+  const auto path = [&](int number) {
+    return absl::StrCat(folder_.path(), "/model-0000", number, "-of-00003.gguf");
+  };
+  for (uint32_t i = 0; i < 3; ++i) {
+    folder_.Write(absl::StrCat("model-0000", i + 1, "-of-00003.gguf"), Part(i, 3, absl::StrCat("t", 2 - i)));
+  }
+  const absl::StatusOr<GgufFile> file = GgufFile::Open(path(1));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->path(), path(1));
+  EXPECT_THAT(file->names(), ElementsAre("t0", "t1", "t2"));
+  EXPECT_EQ(file->Find("t0")->bytes, "cccccccc");
+  EXPECT_EQ(file->Find("t2")->bytes, "aaaaaaaa");
+
+  EXPECT_THAT(std::string(GgufFile::Open(path(2)).status().message()),
+              HasSubstr("one of 3 files, number 2, expected the first, whose name ends in "
+                        "-00001-of-00003.gguf"));
+  // Under another name the others would not be found.
+  EXPECT_THAT(std::string(Open(Part(0, 3, "t0")).status().message()),
+              HasSubstr("model.gguf: one of 3 files, number 1, expected the first, whose name"));
+  const struct {
+    std::string second;
+    const char* message;
+  } kCases[] = {
+      {Part(2, 3, "t1"), "keys split.no and split.count: 2 and 3, expected 1 and 3"},
+      {Part(1, 4, "t1"), "keys split.no and split.count: 1 and 4, expected 1 and 3"},
+      {Part(1, 3, "t2"), "00002-of-00003.gguf: tensor \"t2\" is in another file too"},
+      {"GGUF", "00002-of-00003.gguf: byte 4: the file ends"},
+  };
+  for (const auto& test_case : kCases) {
+    folder_.Write("model-00002-of-00003.gguf", test_case.second);
+    EXPECT_THAT(std::string(GgufFile::Open(path(1)).status().message()), HasSubstr(test_case.message));
+  }
+  GgufWriter more;
+  more.AddUint32("split.no", 1);
+  more.AddUint32("split.count", 3);
+  folder_.Write("model-00002-of-00003.gguf", more.Bytes());
+  EXPECT_THAT(std::string(GgufFile::Open(path(1)).status().message()),
+              HasSubstr("key split.tensors.count: 3, but the files have 2"));
+}
+
+TEST_F(GgufFileTest, NamesTheFileThatIsMissing) {
+  folder_.Write("model-00001-of-00002.gguf", Part(0, 2, "t0"));
+  const absl::Status status =
+      GgufFile::Open(absl::StrCat(folder_.path(), "/model-00001-of-00002.gguf")).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model-00002-of-00002.gguf"));
+  folder_.Write("model.gguf", Part(0, 5000, "t0"));
+  EXPECT_THAT(std::string(GgufFile::Open(absl::StrCat(folder_.path(), "/model.gguf")).status().message()),
+              HasSubstr("key split.count: 5000, expected at most 1024"));
 }
 
 // Whatever happens to the bytes, reading gives a file or an error, and no tensor lies outside of the file.

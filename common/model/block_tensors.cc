@@ -31,7 +31,7 @@ void TensorTaker::Uncount(const TensorView& tensor) {
 }
 
 std::string BlockTensors::FindRoot() const {
-  const TensorNames& names = config_.block.names;
+  const TensorNames& names = block_.names;
   for (const std::string& root : names.roots) {
     if (taker_->source().Contains(absl::StrCat(root, names.embedding, ".weight"))) return root;
   }
@@ -41,21 +41,21 @@ std::string BlockTensors::FindRoot() const {
 absl::Status BlockTensors::ReadNorm(const std::string& name, TensorView& weight, TensorView* bias) {
   const std::vector<int64_t> shape = {config_.hidden_size};
   TANDEM_RETURN_IF_ERROR(taker_->Take(absl::StrCat(name, ".weight"), shape, weight));
-  const bool has_bias = config_.block.norm == NormKind::kLayer;
+  const bool has_bias = block_.norm == NormKind::kLayer;
   return taker_->TakeIf(has_bias, absl::StrCat(name, ".bias"), shape, *bias);
 }
 
 absl::Status BlockTensors::ReadMatrix(const std::string& name, int64_t outputs, int64_t inputs,
                                       TensorView& out) {
   const std::string weight = absl::StrCat(name, ".weight");
-  if (!config_.block.matrices_transposed) return taker_->Take(weight, {outputs, inputs}, out);
+  if (!block_.matrices_transposed) return taker_->Take(weight, {outputs, inputs}, out);
   TANDEM_RETURN_IF_ERROR(taker_->Take(weight, {inputs, outputs}, out));
   out = TransposeOf(out);
   return absl::OkStatus();
 }
 
 absl::Status BlockTensors::ReadSeparate(const std::string& prefix, int64_t inputs, LayerWeights& weights) {
-  const TensorNames& names = config_.block.names;
+  const TensorNames& names = block_.names;
   const int64_t query = config_.query_size(), kv = config_.kv_size();
   TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.query, query, inputs, weights.query));
   TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.key, kv, inputs, weights.key));
@@ -69,7 +69,7 @@ absl::Status BlockTensors::ReadSeparate(const std::string& prefix, int64_t input
 }
 
 absl::Status BlockTensors::ReadFused(const std::string& prefix, int64_t inputs, LayerWeights& weights) {
-  const std::string name = prefix + config_.block.names.query_key_value;
+  const std::string name = prefix + block_.names.query_key_value;
   const int64_t query = config_.query_size(), kv = config_.kv_size(), head = config_.head_dim;
   TensorView matrix, bias;
   TANDEM_RETURN_IF_ERROR(ReadMatrix(name, query + 2 * kv, inputs, matrix));
@@ -77,7 +77,7 @@ absl::Status BlockTensors::ReadFused(const std::string& prefix, int64_t inputs, 
       taker_->TakeIf(config_.attention_bias, absl::StrCat(name, ".bias"), {query + 2 * kv}, bias));
   const auto split = [&](const TensorView& fused, TensorView& queries, TensorView& keys, TensorView& values) {
     if (!fused.exists()) return;
-    if (config_.block.qkv == QkvLayout::kPerHead) {
+    if (block_.qkv == QkvLayout::kPerHead) {
       queries = RowsOfGroups(fused, 3 * head, 0, head);
       keys = RowsOfGroups(fused, 3 * head, head, head);
       values = RowsOfGroups(fused, 3 * head, 2 * head, head);
@@ -93,8 +93,8 @@ absl::Status BlockTensors::ReadFused(const std::string& prefix, int64_t inputs, 
 }
 
 absl::Status BlockTensors::ReadLatent(const std::string& prefix, int64_t inputs, LayerWeights& weights) {
-  const LatentDescription& latent = config_.block.latent;
-  const TensorNames& names = config_.block.names;
+  const LatentDescription& latent = block_.latent;
+  const TensorNames& names = block_.names;
   const int64_t heads = config_.num_heads, kv_rank = latent.kv_rank, query_rank = latent.query_rank;
   const int64_t query = heads * latent.query_dim();
   const auto take_norm = [&](const std::string& name, int64_t size, TensorView& norm) {
@@ -115,13 +115,13 @@ absl::Status BlockTensors::ReadLatent(const std::string& prefix, int64_t inputs,
 }
 
 absl::Status BlockTensors::ReadAttention(const std::string& prefix, int64_t inputs, LayerWeights& weights) {
-  const TensorNames& names = config_.block.names;
+  const TensorNames& names = block_.names;
   const int64_t hidden = config_.hidden_size, query = config_.query_size();
-  if (config_.block.latent.exists()) {
+  if (block_.latent.exists()) {
     TANDEM_RETURN_IF_ERROR(ReadLatent(prefix, inputs, weights));
   } else {
-    TANDEM_RETURN_IF_ERROR(config_.block.qkv == QkvLayout::kSeparate ? ReadSeparate(prefix, inputs, weights)
-                                                                     : ReadFused(prefix, inputs, weights));
+    TANDEM_RETURN_IF_ERROR(block_.qkv == QkvLayout::kSeparate ? ReadSeparate(prefix, inputs, weights)
+                                                              : ReadFused(prefix, inputs, weights));
   }
   TANDEM_RETURN_IF_ERROR(
       ReadMatrix(prefix + names.attention_out, hidden, config_.attended_size(), weights.attention_out));
@@ -129,9 +129,9 @@ absl::Status BlockTensors::ReadAttention(const std::string& prefix, int64_t inpu
                                         absl::StrCat(prefix, names.attention_out, ".bias"), {hidden},
                                         weights.attention_out_bias));
   TANDEM_RETURN_IF_ERROR(
-      taker_->TakeIf(config_.block.sinks, prefix + names.sinks, {config_.num_heads}, weights.sinks));
+      taker_->TakeIf(block_.sinks, prefix + names.sinks, {config_.num_heads}, weights.sinks));
   if (!config_.qk_norm) return absl::OkStatus();
-  const bool of_all = config_.block.qk_norm == QkNorm::kAll;
+  const bool of_all = block_.qk_norm == QkNorm::kAll;
   const int64_t query_norm = of_all ? query : config_.head_dim;
   const int64_t key_norm = of_all ? config_.kv_size() : config_.head_dim;
   TANDEM_RETURN_IF_ERROR(
@@ -141,7 +141,7 @@ absl::Status BlockTensors::ReadAttention(const std::string& prefix, int64_t inpu
 
 absl::Status BlockTensors::ReadFeedForward(const std::string& prefix, bool has_experts,
                                            LayerWeights& weights) {
-  const TensorNames& names = config_.block.names;
+  const TensorNames& names = block_.names;
   const int64_t hidden = config_.hidden_size, intermediate = config_.intermediate_size;
   if (!names.mlp_norm.empty()) {
     TANDEM_RETURN_IF_ERROR(
@@ -164,7 +164,7 @@ absl::Status BlockTensors::ReadFeedForward(const std::string& prefix, bool has_e
 template <typename Weights>
 absl::Status BlockTensors::ReadMlp(const MlpNames& names, int64_t intermediate, bool bias, Weights& weights) {
   const int64_t hidden = config_.hidden_size;
-  if (config_.block.gated) {
+  if (block_.gated) {
     TANDEM_RETURN_IF_ERROR(ReadMatrix(names.gate, intermediate, hidden, weights.gate));
     TANDEM_RETURN_IF_ERROR(
         taker_->TakeIf(bias, absl::StrCat(names.gate, ".bias"), {intermediate}, weights.gate_bias));
@@ -177,8 +177,8 @@ absl::Status BlockTensors::ReadMlp(const MlpNames& names, int64_t intermediate, 
 }
 
 absl::Status BlockTensors::ReadExperts(const std::string& prefix, LayerWeights& weights) {
-  const ExpertsDescription& experts = config_.block.experts;
-  const TensorNames& names = config_.block.names;
+  const ExpertsDescription& experts = block_.experts;
+  const TensorNames& names = block_.names;
   const int64_t hidden = config_.hidden_size, count = experts.num_experts;
   TANDEM_RETURN_IF_ERROR(ReadMatrix(prefix + names.router, count, hidden, weights.router));
   TANDEM_RETURN_IF_ERROR(taker_->TakeIf(experts.router_bias, absl::StrCat(prefix, names.router, ".bias"),
@@ -206,7 +206,7 @@ absl::Status BlockTensors::ReadExperts(const std::string& prefix, LayerWeights& 
 
 absl::StatusOr<std::vector<TensorView>> BlockTensors::ReadFusedMatrices(const std::string& name,
                                                                         int64_t outputs, int64_t inputs) {
-  const int64_t count = config_.block.experts.num_experts;
+  const int64_t count = block_.experts.num_experts;
   const bool is_mxfp4 = taker_->source().Contains(name + "_blocks");
   TensorView all;
   TANDEM_RETURN_IF_ERROR(is_mxfp4 ? taker_->TakeMxFp4(name, {count, outputs, inputs}, all)
@@ -220,8 +220,8 @@ absl::StatusOr<std::vector<TensorView>> BlockTensors::ReadFusedMatrices(const st
 }
 
 absl::Status BlockTensors::ReadFusedExperts(const std::string& prefix, LayerWeights& weights) {
-  const ExpertsDescription& experts = config_.block.experts;
-  const TensorNames& names = config_.block.names;
+  const ExpertsDescription& experts = block_.experts;
+  const TensorNames& names = block_.names;
   const int64_t hidden = config_.hidden_size, count = experts.num_experts;
   const int64_t intermediate = experts.intermediate_size;
   TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorView> inner,
@@ -249,7 +249,7 @@ absl::Status BlockTensors::ReadFusedExperts(const std::string& prefix, LayerWeig
 }
 
 absl::Status BlockTensors::ReadLayer(const std::string& prefix, bool has_experts, LayerWeights& weights) {
-  const TensorNames& names = config_.block.names;
+  const TensorNames& names = block_.names;
   if (!names.attention_norm.empty()) {
     TANDEM_RETURN_IF_ERROR(
         ReadNorm(prefix + names.attention_norm, weights.input_norm, &weights.input_norm_bias));
@@ -269,19 +269,19 @@ absl::Status BlockTensors::ReadLayer(const std::string& prefix, bool has_experts
 }
 
 absl::Status BlockTensors::ReadOuter(const std::string& root, OuterWeights& weights, TensorView& final_norm) {
-  const TensorNames& names = config_.block.names;
+  const TensorNames& names = block_.names;
   const int64_t hidden = config_.hidden_size;
   if (!names.positions.empty()) {
-    TANDEM_RETURN_IF_ERROR(taker_->Take(
-        absl::StrCat(root, names.positions, ".weight"),
-        {int64_t{config_.max_context} + config_.block.position_offset, hidden}, weights.positions));
+    TANDEM_RETURN_IF_ERROR(taker_->Take(absl::StrCat(root, names.positions, ".weight"),
+                                        {int64_t{config_.max_context} + block_.position_offset, hidden},
+                                        weights.positions));
   }
   if (!names.embedding_norm.empty()) {
     TANDEM_RETURN_IF_ERROR(
         ReadNorm(root + names.embedding_norm, weights.embedding_norm, &weights.embedding_norm_bias));
   }
-  if (config_.block.embedding_size != 0) {
-    const int64_t embedding = config_.block.embedding_size;
+  if (block_.embedding_size != 0) {
+    const int64_t embedding = block_.embedding_size;
     TANDEM_RETURN_IF_ERROR(taker_->Take(absl::StrCat(root, names.project_in, ".weight"), {hidden, embedding},
                                         weights.project_in));
     TANDEM_RETURN_IF_ERROR(taker_->Take(absl::StrCat(root, names.project_out, ".weight"), {embedding, hidden},

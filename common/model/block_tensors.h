@@ -37,11 +37,17 @@ class TensorTaker {
 };
 
 // Takes the tensors of a model's blocks and of the parts around them, with the names and layouts of its
-// description (BlockDescription). Ignores all other tensors.
+// description (BlockDescription), which is the source's where that differs from a folder's. Ignores all other
+// tensors.
 class BlockTensors {
  public:
   // Both outlive this.
-  BlockTensors(const ModelConfig& config, TensorTaker* taker) : config_(config), taker_(taker) {}
+  BlockTensors(const ModelConfig& config, TensorTaker* taker)
+      : config_(config), block_(config.block), taker_(taker) {
+    taker->source().Describe(&block_);
+  }
+
+  const TensorNames& names() const { return block_.names; }
 
   // The prefix of the names: the one of `names.roots` under which the source has the embedding.
   std::string FindRoot() const;
@@ -76,6 +82,7 @@ class BlockTensors {
   absl::Status ReadFusedExperts(const std::string& prefix, LayerWeights& weights);
 
   const ModelConfig& config_;
+  BlockDescription block_;
   TensorTaker* const taker_;
 };
 

@@ -1,9 +1,9 @@
 #include "common/model/gguf_config.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
+#include <iterator>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,32 +12,41 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/config/strict_json.h"
+#include "common/model/gguf_architecture.h"
+#include "common/model/gguf_rotary.h"
 
 namespace tandem {
 namespace {
 
-struct GgufArchitecture {
-  absl::string_view name;
-  absl::string_view model;  // config.json's
-  absl::string_view model_type;
-  bool permuted;  // Queries and keys: pairs that positions turn together lie side by side.
-  bool has_experts = false;
-};
-constexpr GgufArchitecture kGgufArchitectures[] = {
-    {"llama", "LlamaForCausalLM", "llama", true},
-    {"mistral", "MistralForCausalLM", "mistral", true},
-    {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
-    {"qwen3", "Qwen3ForCausalLM", "qwen3", false},
-    // Mixtral says that it is a Llama.
-    {"llama", "MixtralForCausalLM", "mixtral", true, true},
-    {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", false, true},
-    {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", false, true},
-    {"deepseek2", "DeepseekV2ForCausalLM", "deepseek_v2", false, true},
-    // DeepSeek-V3 says that it is a V2; how experts are chosen tells.
-    {"deepseek2", "DeepseekV3ForCausalLM", "deepseek_v3", false, true},
-};
 constexpr char kDeepSeek[] = "deepseek2";
 constexpr int64_t kMostCount = 1 << 24;
+// Layers for which lists are made: more than any model has.
+constexpr int64_t kMostLayers = 4096;
+constexpr GgufKeyField kKeys[] = {{"embedding_length", "hidden_size"},
+                                  {"block_count", "num_hidden_layers"},
+                                  {"feed_forward_length", "intermediate_size"},
+                                  {"attention.head_count", "num_attention_heads"},
+                                  {"attention.head_count_kv", "num_key_value_heads"},
+                                  {"attention.key_length", "head_dim"},
+                                  {"context_length", "max_position_embeddings"},
+                                  {"rope.freq_base", "rope_theta"}};
+constexpr absl::string_view kRequiredKeys[] = {"embedding_length", "block_count", "attention.head_count",
+                                               "context_length"};
+constexpr char kRmsEpsilonKey[] = "attention.layer_norm_rms_epsilon";
+constexpr char kLayerEpsilonKey[] = "attention.layer_norm_epsilon";
+// What would change the result, where the architecture's table does not read it.
+constexpr absl::string_view kRefusedKeys[] = {"expert_weights_scale",
+                                              "expert_group_count",
+                                              "attention.sliding_window",
+                                              "attn_logit_softcapping",
+                                              "final_logit_softcapping",
+                                              "attention.temperature_scale",
+                                              "logit_scale",
+                                              "embedding_scale",
+                                              "residual_scale",
+                                              "attention.scale",
+                                              "attention.clamp_kqv",
+                                              "attention.max_alibi_bias"};
 // Of expert_gating_func.
 constexpr int64_t kSoftmax = 1;
 constexpr int64_t kSigmoid = 2;
@@ -57,20 +66,19 @@ class ConfigReader {
     const std::string name = Text("general.architecture").value_or("");
     const nlohmann::json* const count = Find(absl::StrCat(name, ".expert_count"));
     const bool has_experts = count != nullptr && *count != 0;
-    for (const GgufArchitecture& candidate : kGgufArchitectures) {
+    for (const GgufArchitecture& candidate : GgufArchitectures()) {
       if (candidate.name != name || candidate.has_experts != has_experts) continue;
       if (name != kDeepSeek) return ReadOf(candidate);
       TANDEM_ASSIGN_OR_RETURN(const bool is_v3, IsDeepSeekV3());
       if (is_v3 == (candidate.model_type == "deepseek_v3")) return ReadOf(candidate);
     }
-    for (const GgufArchitecture& candidate : kGgufArchitectures) {
+    for (const GgufArchitecture& candidate : GgufArchitectures()) {
       if (candidate.name != name) continue;
       return Refused(file_, absl::StrCat(name, ".expert_count"),
                      count == nullptr ? "nothing" : PrintableValue(*count),
                      candidate.has_experts ? "a number from 1 on" : "none");
     }
-    return Refused(file_, "general.architecture", PrintableText(name),
-                   "llama, mistral, qwen2, qwen3, qwen2moe, qwen3moe, deepseek2");
+    return Refused(file_, "general.architecture", PrintableText(name), GgufArchitectureNames());
   }
 
  private:
@@ -109,22 +117,42 @@ class ConfigReader {
   }
   bool Has(absl::string_view key) const { return Find(absl::StrCat(prefix_, key)) != nullptr; }
 
+  absl::Status ExpectKeys(const GgufArchitecture& architecture) const {
+    std::vector<absl::string_view> required(std::begin(kRequiredKeys), std::end(kRequiredKeys));
+    const bool is_rms = absl::string_view(architecture.epsilon) == kRmsEpsilonField;
+    required.push_back(is_rms ? kRmsEpsilonKey : kLayerEpsilonKey);
+    if (!architecture.has_experts) required.push_back("feed_forward_length");
+    required.insert(required.end(), architecture.required.begin(), architecture.required.end());
+    for (const absl::string_view key : required) {
+      if (Has(key)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(file_.path(), ": key ", prefix_, key,
+                       ": found nothing, expected a number, as an architecture ", architecture.name, " has"));
+    }
+    return absl::OkStatus();
+  }
+
+  // By the first layer's tensors.
+  void ReadBiases() {
+    const auto has = [this](const char* name) { return file_.Find(name) != nullptr; };
+    const bool attention = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
+    config_["attention_bias"] = attention;
+    config_["use_bias"] = attention;
+    config_["mlp_bias"] = has("blk.0.ffn_gate.bias") || has("blk.0.ffn_up.bias");
+  }
+
   absl::StatusOr<ModelConfig> ReadOf(const GgufArchitecture& architecture) {
     prefix_ = absl::StrCat(architecture.name, ".");
+    TANDEM_RETURN_IF_ERROR(ExpectKeys(architecture));
     config_["architectures"] = {std::string(architecture.model)};
     config_["model_type"] = std::string(architecture.model_type);
-    Copy("embedding_length", "hidden_size");
-    Copy("block_count", "num_hidden_layers");
-    Copy("feed_forward_length", "intermediate_size");
-    Copy("attention.head_count", "num_attention_heads");
     // Absent, there are as many as heads.
     config_["num_key_value_heads"] = nullptr;
-    Copy("attention.head_count_kv", "num_key_value_heads");
-    Copy("attention.key_length", "head_dim");
-    Copy("attention.layer_norm_rms_epsilon", "rms_norm_eps");
-    Copy("context_length", "max_position_embeddings");
-    Copy("rope.freq_base", "rope_theta");
-    config_["sliding_window"] = nullptr;
+    for (const GgufKeyField& key : kKeys) Copy(key.key, key.field);
+    for (const GgufKeyField& key : architecture.keys) Copy(key.key, key.field);
+    const bool is_rms = absl::string_view(architecture.epsilon) == kRmsEpsilonField;
+    Copy(is_rms ? kRmsEpsilonKey : kLayerEpsilonKey, architecture.epsilon);
+    ReadBiases();
     const bool is_deepseek = architecture.name == kDeepSeek;
     if (is_deepseek) {
       TANDEM_RETURN_IF_ERROR(ReadLatent());
@@ -132,10 +160,8 @@ class ConfigReader {
     } else if (architecture.has_experts) {
       ReadExperts(architecture);
     }
-    if (architecture.model_type == "llama") {
-      config_["attention_bias"] = file_.Find("blk.0.attn_q.bias") != nullptr;
-      config_["mlp_bias"] = file_.Find("blk.0.ffn_gate.bias") != nullptr;
-    }
+    TANDEM_RETURN_IF_ERROR(ReadWindows(architecture));
+    TANDEM_RETURN_IF_ERROR(ReadRotary(architecture));
     config_["tie_word_embeddings"] = file_.Find("output.weight") == nullptr;
     const GgufTensor* const embedding = file_.Find("token_embd.weight");
     if (embedding == nullptr || embedding->shape.size() != 2) {
@@ -144,23 +170,88 @@ class ConfigReader {
     }
     config_["vocab_size"] = embedding->shape[0];
     TANDEM_RETURN_IF_ERROR(ReadEnds());
-    TANDEM_RETURN_IF_ERROR(RefuseOthers(is_deepseek));
-    TANDEM_RETURN_IF_ERROR(ReadScaling(is_deepseek));
-    // Qwen3's heads are not hidden_size / heads wide unless the file says nothing of them.
-    if (!is_deepseek && !config_.contains("head_dim") && HasInt("hidden_size") &&
-        HasInt("num_attention_heads")) {
-      const auto heads = config_["num_attention_heads"].get<int64_t>();
-      if (heads > 0) config_["head_dim"] = config_["hidden_size"].get<int64_t>() / heads;
-    }
+    TANDEM_RETURN_IF_ERROR(RefuseOthers(architecture));
     // Every string in it is ours or a number's, so that nothing can be malformed.
     const std::string text = config_.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, file_.path()));
-    if (!is_deepseek && config.head_dim != RotaryNumbers(config)) {
+    if (!is_deepseek && config.rotary_dim() != RotaryNumbers(config.rotary_dim())) {
       return Refused(file_, absl::StrCat(prefix_, "rope.dimension_count"),
-                     absl::StrCat(RotaryNumbers(config)), "all numbers of a head");
+                     absl::StrCat(RotaryNumbers(config.rotary_dim())), "all numbers of a head");
     }
-    TANDEM_RETURN_IF_ERROR(CheckFactors(config));
+    TANDEM_RETURN_IF_ERROR(UseGgufRopeFactors(file_, &config));
+    // Files hold norms' weights with what a family adds to them.
+    config.block.norm_weight_offset = 0.0f;
     return config;
+  }
+
+  // Layers with a window, and those without.
+  absl::Status ReadWindows(const GgufArchitecture& architecture) {
+    const std::string key = absl::StrCat(prefix_, "attention.sliding_window");
+    const nlohmann::json* const window = Find(key);
+    const bool has_window = window != nullptr && *window != 0;
+    if (architecture.window_every == 0 || (!has_window && architecture.windows_vary)) {
+      config_["sliding_window"] = nullptr;
+    } else if (window != nullptr) {
+      config_["sliding_window"] = *window;
+    }
+    if (architecture.window_every < 2) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(const int64_t layers, Count("block_count"));
+    if (layers > kMostLayers) return absl::OkStatus();  // Which is refused.
+    const nlohmann::json* const pattern = Find(key + "_pattern");
+    const bool is_list = pattern != nullptr && pattern->is_array();
+    if (is_list ? static_cast<int64_t>(pattern->size()) != layers ||
+                      !std::all_of(pattern->begin(), pattern->end(),
+                                   [](const nlohmann::json& slides) { return slides.is_boolean(); })
+                : pattern != nullptr && (!pattern->is_number_unsigned() || *pattern == 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          file_.path(), ": key ", key, "_pattern: expected a number of layers, one of which has ",
+          "no window, or a list of ", layers, " booleans"));
+    }
+    const uint64_t every = pattern != nullptr && !is_list ? pattern->get<uint64_t>()
+                                                          : static_cast<uint64_t>(architecture.window_every);
+    nlohmann::json types = nlohmann::json::array();
+    for (uint64_t i = 0; i < static_cast<uint64_t>(layers); ++i) {
+      const bool slides = is_list ? (*pattern)[i].get<bool>() : (i + 1) % every != 0;
+      const bool has_none = !has_window && architecture.windows_vary;
+      types.push_back(slides && !has_none ? "sliding_attention" : "full_attention");
+    }
+    config_["layer_types"] = std::move(types);
+    return absl::OkStatus();
+  }
+
+  // Scores' scale, heads' width, and how positions turn them.
+  absl::Status ReadRotary(const GgufArchitecture& architecture) {
+    TANDEM_ASSIGN_OR_RETURN(const int64_t hidden, Count("embedding_length"));
+    TANDEM_ASSIGN_OR_RETURN(const int64_t layers, Count("block_count"));
+    if (architecture.name != kDeepSeek) {
+      TANDEM_ASSIGN_OR_RETURN(const int64_t heads, Count("attention.head_count"));
+      int64_t head_dim = heads > 0 ? hidden / heads : 0;
+      if (Has("attention.key_length")) {
+        TANDEM_ASSIGN_OR_RETURN(head_dim, Count("attention.key_length"));
+      } else {
+        // Not in every family heads are so wide where nothing says so.
+        config_["head_dim"] = head_dim;
+      }
+      if (architecture.layers_scaled_by_hidden != 0) {
+        const bool by_hidden = layers == architecture.layers_scaled_by_hidden && heads > 0;
+        config_["query_pre_attn_scalar"] = by_hidden
+                                               ? static_cast<double>(hidden) / static_cast<double>(heads)
+                                               : static_cast<double>(head_dim);
+      }
+      if (architecture.rotary_share != nullptr && Has("rope.dimension_count") && head_dim > 0) {
+        TANDEM_ASSIGN_OR_RETURN(const int64_t turned, Count("rope.dimension_count"));
+        // A little more, since the family rounds down; not more than all.
+        const double share = (static_cast<double>(turned) + 0.25) / static_cast<double>(head_dim);
+        config_[architecture.rotary_share] = turned == head_dim ? 1.0 : share;
+      } else if (architecture.rotary_share != nullptr) {
+        config_[architecture.rotary_share] = 1.0;
+      }
+    }
+    TANDEM_ASSIGN_OR_RETURN(nlohmann::json scaling, ReadGgufRopeScaling(file_, prefix_));
+    // gpt-oss expects one.
+    if (scaling.is_null() && architecture.model_type == "gpt_oss") scaling = {{"rope_type", "default"}};
+    if (!scaling.is_null()) config_["rope_scaling"] = std::move(scaling);
+    return absl::OkStatus();
   }
 
   void ReadExperts(const GgufArchitecture& architecture) {
@@ -172,6 +263,8 @@ class ConfigReader {
     if (!config_.contains("intermediate_size")) {
       Copy("expert_feed_forward_length", "intermediate_size");
     }
+    // gpt-oss says the size of experts so.
+    if (architecture.model_type == "gpt_oss") Copy("expert_feed_forward_length", "intermediate_size");
     // No key says it: the format's authors fix it for each architecture.
     config_["norm_topk_prob"] = architecture.model_type == "qwen3_moe";
   }
@@ -238,13 +331,9 @@ class ConfigReader {
     }
   }
 
-  bool HasInt(const char* field) const {
-    return config_.contains(field) && config_[field].is_number_integer();
-  }
-
-  int64_t RotaryNumbers(const ModelConfig& config) const {
+  int64_t RotaryNumbers(int64_t if_absent) const {
     const nlohmann::json* const count = Find(absl::StrCat(prefix_, "rope.dimension_count"));
-    return count != nullptr && count->is_number_integer() ? count->get<int64_t>() : config.head_dim;
+    return count != nullptr && count->is_number_integer() ? count->get<int64_t>() : if_absent;
   }
 
   absl::Status ReadEnds() {
@@ -262,105 +351,34 @@ class ConfigReader {
     return absl::OkStatus();
   }
 
-  // What would change the result and is not described by config.json's fields above.
-  absl::Status RefuseOthers(bool is_deepseek) const {
-    for (absl::string_view key :
-         {"expert_weights_scale", "expert_group_count", "attention.sliding_window",
-          "attention.temperature_scale", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale",
-          "embedding_scale", "residual_scale", "attention.scale"}) {
+  // Whether ReadOf has read a key that others are refused for.
+  static bool IsRead(const GgufArchitecture& architecture, absl::string_view key) {
+    if (architecture.name == kDeepSeek && absl::StartsWith(key, "expert_")) return true;
+    if (architecture.window_every > 0 && key == "attention.sliding_window") return true;
+    return std::any_of(architecture.keys.begin(), architecture.keys.end(),
+                       [key](const GgufKeyField& read) { return read.key == key; });
+  }
+
+  absl::Status RefuseOthers(const GgufArchitecture& architecture) const {
+    for (const absl::string_view key : kRefusedKeys) {
       const nlohmann::json* const value = Find(absl::StrCat(prefix_, key));
-      if (value == nullptr || *value == 0 || (is_deepseek && absl::StartsWith(key, "expert_"))) continue;
+      if (value == nullptr || *value == 0 || IsRead(architecture, key)) continue;
       return Refused(file_, absl::StrCat(prefix_, key), PrintableValue(*value), "none");
+    }
+    const nlohmann::json* const local = Find(absl::StrCat(prefix_, "rope.freq_base_swa"));
+    const nlohmann::json* const base = Find(absl::StrCat(prefix_, "rope.freq_base"));
+    if (local != nullptr && !IsRead(architecture, "rope.freq_base_swa") &&
+        (base == nullptr || *local != *base)) {
+      return Refused(file_, absl::StrCat(prefix_, "rope.freq_base_swa"), PrintableValue(*local),
+                     "that of rope.freq_base");
     }
     const nlohmann::json* const values = Find(absl::StrCat(prefix_, "attention.value_length"));
     const nlohmann::json* const keys = Find(absl::StrCat(prefix_, "attention.key_length"));
-    if (!is_deepseek && values != nullptr && keys != nullptr && *values != *keys) {
+    if (architecture.name != kDeepSeek && values != nullptr && keys != nullptr && *values != *keys) {
       return Refused(file_, absl::StrCat(prefix_, "attention.value_length"), PrintableValue(*values),
                      "that of attention.key_length");
     }
-    if (Find("split.count") != nullptr && *Find("split.count") > 1) {
-      return Refused(file_, "split.count", PrintableValue(*Find("split.count")), "one file");
-    }
     return absl::OkStatus();
-  }
-
-  absl::Status ReadScaling(bool is_deepseek) {
-    const std::string key = absl::StrCat(prefix_, "rope.scaling.type");
-    const std::string type = Text(key).value_or("none");
-    nlohmann::json scaling;
-    if (type == "linear" || type == "yarn") {
-      scaling["rope_type"] = type;
-      for (const auto& [name, field] :
-           {std::pair("factor", "factor"),
-            std::pair("original_context_length", "original_max_position_embeddings")}) {
-        if (const nlohmann::json* value = Find(absl::StrCat(prefix_, "rope.scaling.", name)))
-          scaling[field] = *value;
-      }
-      if (is_deepseek) TANDEM_RETURN_IF_ERROR(ReadMagnitude(&scaling));
-      config_["rope_scaling"] = scaling;
-      return absl::OkStatus();
-    }
-    if (type != "none") return Refused(file_, key, PrintableText(type), "none, linear, yarn");
-    // Llama 3's is in the file as what it makes of each frequency.
-    if (const GgufTensor* const factors = file_.Find(kGgufRopeFactors)) {
-      if (factors->type != GgufType::kF32 || factors->shape.size() != 1) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(file_.path(), ": tensor \"", kGgufRopeFactors, "\": expected a vector of F32"));
-      }
-      std::vector<float> values(static_cast<size_t>(factors->shape[0]));
-      std::memcpy(values.data(), factors->bytes.data(), factors->bytes.size());
-      const float most = *std::max_element(values.begin(), values.end());
-      if (!(most >= 1 && most <= 1e6f)) {
-        return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": tensor \"", kGgufRopeFactors,
-                                                       "\": expected factors of 1 to 1000000"));
-      }
-      config_["rope_scaling"] = {{"rope_type", "llama3"},
-                                 {"factor", most},
-                                 {"low_freq_factor", 1.0},
-                                 {"high_freq_factor", 4.0},
-                                 {"original_max_position_embeddings", 8192}};
-    }
-    return absl::OkStatus();
-  }
-
-  // DeepSeek's yarn: scores grow with the stretch as config.json's mscale_all_dim says, a tenth of which the
-  // file has, and turned numbers do not, since mscale is the same.
-  absl::Status ReadMagnitude(nlohmann::json* scaling) const {
-    (*scaling)["attention_factor"] = 1.0;
-    const std::string key = absl::StrCat(prefix_, "rope.scaling.yarn_log_multiplier");
-    const nlohmann::json* const tenth = Find(key);
-    if (tenth == nullptr) return absl::OkStatus();
-    if (!tenth->is_number() || !(*tenth >= 0 && *tenth <= 100)) {
-      return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": key ", key, ": found ",
-                                                     PrintableValue(*tenth),
-                                                     ", expected a number from 0 to 100"));
-    }
-    // The number that somebody wrote in decimals, and a float32 holds nearly.
-    (*scaling)["mscale_all_dim"] = std::round(tenth->get<double>() * 1e7) / 1e6;
-    return absl::OkStatus();
-  }
-
-  // Whether the factors are those of Llama 3's scaling, whose other settings no key holds.
-  absl::Status CheckFactors(const ModelConfig& config) const {
-    const GgufTensor* const factors = file_.Find(kGgufRopeFactors);
-    if (factors == nullptr || config.rope_scaling.kind != RopeScaling::Kind::kLlama3) return absl::OkStatus();
-    const RopeScaling& scaling = config.rope_scaling;
-    const int64_t half = config.head_dim / 2;
-    bool same = factors->shape[0] == half;
-    for (int64_t i = 0; same && i < half; ++i) {
-      float found;
-      std::memcpy(&found, factors->bytes.data() + i * static_cast<int64_t>(sizeof(float)), sizeof(found));
-      const double wavelength =
-          2 * M_PI * std::pow(config.rope_theta, 2.0 * static_cast<double>(i) / config.head_dim);
-      const double share = (scaling.original_context / wavelength - scaling.low_frequency_factor) /
-                           (scaling.high_frequency_factor - scaling.low_frequency_factor);
-      const double kept = std::clamp(share, 0.0, 1.0);
-      const double expected = 1 / ((1 - kept) / scaling.factor + kept);
-      same = std::abs(found - expected) <= 1e-3 * expected;
-    }
-    if (same) return absl::OkStatus();
-    return Refused(file_, kGgufRopeFactors, "other factors",
-                   "those of Llama 3's scaling of a context of 8192 (low_freq_factor 1, high_freq_factor 4)");
   }
 
   const GgufFile& file_;
@@ -377,13 +395,6 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file) {
 absl::StatusOr<ModelConfig> ReadGgufConfig(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(path));
   return ReadGgufConfig(file);
-}
-
-bool HasPairedRows(const ModelConfig& config) {
-  for (const GgufArchitecture& architecture : kGgufArchitectures) {
-    if (architecture.model == config.architecture) return architecture.permuted;
-  }
-  return false;
 }
 
 }  // namespace tandem

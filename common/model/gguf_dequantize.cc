@@ -4,21 +4,13 @@
 #include <cassert>
 #include <cstring>
 
-#include "common/model/tensor_convert.h"
+#include "common/model/gguf_block.h"
 
 namespace tandem {
 namespace {
 
-constexpr int8_t kIq4NlValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                     1,    13,   25,  38,  53,  69,  89,  113};
 // Twice the numbers that four bits of MXFP4 (E2M1) stand for.
 constexpr int8_t kMxfp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-float Half(const uint8_t* in) {
-  uint16_t bits;
-  std::memcpy(&bits, in, sizeof(bits));
-  return HalfToFloat(bits);
-}
 
 // 2^(exponent - 128), half of what E8M0 stands for; the two smallest are subnormal.
 float HalfOfPower(uint8_t exponent) {
@@ -26,27 +18,10 @@ float HalfOfPower(uint8_t exponent) {
   return std::bit_cast<float>(bits);
 }
 
-// Of one block: where its values go, and the scales and minimums of each 16 of them.
-struct Block {
-  int8_t* values;
-  float* scales;
-  float* minimums;
-  int8_t* zeros;
-
-  // Of a group of 32 values.
-  void SetGroup(int group, float scale, float minimum = 0.0f) const {
-    for (int i = 2 * group; i < 2 * group + 2; ++i) {
-      scales[i] = scale;
-      minimums[i] = minimum;
-      zeros[i] = 0;
-    }
-  }
-};
-
 // Loops go from local arrays to local arrays: of those the compiler knows that they do not overlap.
 
-void Q8_0(const uint8_t* in, const Block& out) {
-  out.SetGroup(0, Half(in));
+void Q8_0(const uint8_t* in, const GgufBlock& out) {
+  out.SetGroup(0, ReadHalf(in));
   std::memcpy(out.values, in + 2, 32);
 }
 
@@ -62,18 +37,141 @@ void Unpair(const uint8_t* in, int zero, int8_t* out) {
   std::memcpy(out, values, sizeof(values));
 }
 
-void Q4_0(const uint8_t* in, const Block& out) {
-  out.SetGroup(0, Half(in));
-  out.zeros[0] = out.zeros[1] = 8;
+void Q4_0(const uint8_t* in, const GgufBlock& out) {
+  out.SetGroup(0, ReadHalf(in), 0.0f, 8);
   Unpair(in + 2, 8, out.values);
 }
 
-void FromTable(const int8_t (&values)[16], float scale, const uint8_t* in, const Block& out) {
-  out.SetGroup(0, scale);
-  for (int i = 0; i < 16; ++i) {
-    out.values[i] = values[in[i] & 0xF];
-    out.values[i + 16] = values[in[i] >> 4];
+void Q4_1(const uint8_t* in, const GgufBlock& out) {
+  // The minimum is added.
+  out.SetGroup(0, ReadHalf(in), -ReadHalf(in + 2));
+  Unpair(in + 4, 0, out.values);
+}
+
+// Fifth bits of 32 values, in one word, and the other four of 16 pairs; less `zero`.
+void UnpairFive(const uint8_t* in, int zero, int8_t* out) {
+  uint32_t word;
+  uint8_t pairs[16];
+  int8_t values[32];
+  std::memcpy(&word, in, sizeof(word));
+  std::memcpy(pairs, in + 4, sizeof(pairs));
+  for (uint32_t i = 0; i < 16; ++i) {
+    const int low = (pairs[i] & 0xF) | static_cast<int>((word >> i) & 1) << 4;
+    const int high = (pairs[i] >> 4) | static_cast<int>((word >> (i + 16)) & 1) << 4;
+    values[i] = static_cast<int8_t>(low - zero);
+    values[i + 16] = static_cast<int8_t>(high - zero);
   }
+  std::memcpy(out, values, sizeof(values));
+}
+
+void Q5_0(const uint8_t* in, const GgufBlock& out) {
+  out.SetGroup(0, ReadHalf(in));
+  UnpairFive(in + 2, 16, out.values);
+}
+
+void Q5_1(const uint8_t* in, const GgufBlock& out) {
+  out.SetGroup(0, ReadHalf(in), -ReadHalf(in + 2));
+  UnpairFive(in + 4, 0, out.values);
+}
+
+// A group of 32 values, which codes of four bits choose.
+void FromTable(const int8_t (&values)[16], const uint8_t* in, int8_t* out) {
+  for (int i = 0; i < 16; ++i) {
+    out[i] = values[in[i] & 0xF];
+    out[i + 16] = values[in[i] >> 4];
+  }
+}
+
+void Iq4Nl(const uint8_t* in, const GgufBlock& out) {
+  out.SetGroup(0, ReadHalf(in));
+  FromTable(kIq4Values, in + 2, out.values);
+}
+
+void Mxfp4(const uint8_t* in, const GgufBlock& out) {
+  out.SetGroup(0, HalfOfPower(in[0]));
+  FromTable(kMxfp4Values, in + 1, out.values);
+}
+
+// Each group's scale has six bits: two in a word for all, four in a byte of two groups.
+void Iq4Xs(const uint8_t* in, const GgufBlock& out) {
+  const float scale = ReadHalf(in);
+  const int high = ReadUint16(in + 2);
+  for (int group = 0; group < 8; ++group) {
+    const int low = (in[4 + group / 2] >> (group % 2 * 4)) & 0xF;
+    const int bits = low | ((high >> (2 * group)) & 3) << 4;
+    out.SetGroup(group, scale * static_cast<float>(bits - 32));
+    FromTable(kIq4Values, in + 8 + 16 * group, out.values + 32 * group);
+  }
+}
+
+// Codes of two bits less `zero`: four in each byte, 32 apart.
+void UnpackTwoBits(const uint8_t* in, int zero, int8_t* out) {
+  for (int half = 0; half < 2; ++half) {
+    uint8_t bytes[32];
+    std::memcpy(bytes, in + 32 * half, sizeof(bytes));
+    for (int place = 0; place < 4; ++place) {
+      int8_t values[32];
+      for (int i = 0; i < 32; ++i) values[i] = static_cast<int8_t>(((bytes[i] >> (2 * place)) & 3) - zero);
+      std::memcpy(out + 128 * half + 32 * place, values, sizeof(values));
+    }
+  }
+}
+
+void Q2_K(const uint8_t* in, const GgufBlock& out) {
+  const float scale = ReadHalf(in + 80);
+  const float min = ReadHalf(in + 82);
+  for (int i = 0; i < 16; ++i) {
+    out.SetPart(i, scale * static_cast<float>(in[i] & 0xF), min * static_cast<float>(in[i] >> 4));
+  }
+  UnpackTwoBits(in + 16, 0, out.values);
+}
+
+// Third bits of all values, which mean 4 where they are not set; the two others; scales of six bits for each
+// 16 values, of which four lie in a nibble and two in the last four bytes.
+void Q3_K(const uint8_t* in, const GgufBlock& out) {
+  const uint8_t *const high = in, *const low = in + 32, *const scales = in + 96;
+  const float scale = ReadHalf(in + 108);
+  for (int i = 0; i < 16; ++i) {
+    const int nibble = (scales[i % 8] >> (i / 8 * 4)) & 0xF;
+    const int bits = nibble | ((scales[8 + i % 4] >> (i / 4 * 2)) & 3) << 4;
+    out.SetPart(i, scale * static_cast<float>(bits - 32));
+  }
+  UnpackTwoBits(low, 4, out.values);
+  uint8_t bits[32];
+  std::memcpy(bits, high, sizeof(bits));
+  for (int group = 0; group < 8; ++group) {
+    int8_t values[32];
+    std::memcpy(values, out.values + 32 * group, sizeof(values));
+    for (int i = 0; i < 32; ++i) values[i] = static_cast<int8_t>(values[i] + ((bits[i] >> group) & 1) * 4);
+    std::memcpy(out.values + 32 * group, values, sizeof(values));
+  }
+}
+
+void SetScaleOfTernary(float scale, const GgufBlock& out) {
+  for (int group = 0; group < 8; ++group) out.SetGroup(group, scale, 0.0f, 1);
+}
+
+// `count` bytes of up to five digits to the base of 3, the first one in the highest place: a byte is the
+// number as a share of 3^5, in 256ths. Digits of the same place lie next to one another.
+void UnpackDigits(const uint8_t* in, int count, int digits, int8_t* out) {
+  for (int power = 1, place = 0; place < digits; ++place, power *= 3) {
+    for (int i = 0; i < count; ++i) {
+      const int left = (in[i] * power) & 0xFF;
+      out[place * count + i] = static_cast<int8_t>(left * 3 / 256 - 1);
+    }
+  }
+}
+
+void Tq1_0(const uint8_t* in, const GgufBlock& out) {
+  SetScaleOfTernary(ReadHalf(in + 52), out);
+  UnpackDigits(in, 32, 5, out.values);
+  UnpackDigits(in + 32, 16, 5, out.values + 160);
+  UnpackDigits(in + 48, 4, 4, out.values + 240);
+}
+
+void Tq2_0(const uint8_t* in, const GgufBlock& out) {
+  SetScaleOfTernary(ReadHalf(in + 64), out);
+  UnpackTwoBits(in, 1, out.values);
 }
 
 // The scale and the minimum of each of eight groups of 32 numbers, in six bits each.
@@ -89,9 +187,9 @@ ScaleAndMin GroupOf(int group, const uint8_t* packed) {
 }
 
 // Q4_K, and with the fifth bits in `high` Q5_K.
-void QK(const uint8_t* in, const uint8_t* high, const uint8_t* low, const Block& out) {
-  const float scale = Half(in);
-  const float min = Half(in + 2);
+void QK(const uint8_t* in, const uint8_t* high, const uint8_t* low, const GgufBlock& out) {
+  const float scale = ReadHalf(in);
+  const float min = ReadHalf(in + 2);
   for (int group = 0; group < 8; ++group) {
     const ScaleAndMin of = GroupOf(group, in + 4);
     out.SetGroup(group, scale * static_cast<float>(of.scale), min * static_cast<float>(of.min));
@@ -108,14 +206,10 @@ void QK(const uint8_t* in, const uint8_t* high, const uint8_t* low, const Block&
   }
 }
 
-void Q6_K(const uint8_t* in, const Block& out) {
-  const float scale = Half(in + 208);
+void Q6_K(const uint8_t* in, const GgufBlock& out) {
+  const float scale = ReadHalf(in + 208);
   const auto* const scales = reinterpret_cast<const int8_t*>(in + 192);
-  for (int i = 0; i < 16; ++i) {
-    out.scales[i] = scale * static_cast<float>(scales[i]);
-    out.minimums[i] = 0.0f;
-    out.zeros[i] = 0;
-  }
+  for (int i = 0; i < 16; ++i) out.SetPart(i, scale * static_cast<float>(scales[i]));
   for (int half = 0; half < 2; ++half) {
     const uint8_t* const low = in + half * 64;
     const uint8_t* const high = in + 128 + half * 32;
@@ -133,22 +227,46 @@ void Q6_K(const uint8_t* in, const Block& out) {
   }
 }
 
-void ReadBlock(GgufType type, const uint8_t* in, const Block& out) {
+void ReadBlock(GgufType type, const uint8_t* in, const GgufBlock& out) {
   switch (type) {
     case GgufType::kQ8_0:
       return Q8_0(in, out);
     case GgufType::kQ4_0:
       return Q4_0(in, out);
+    case GgufType::kQ4_1:
+      return Q4_1(in, out);
+    case GgufType::kQ5_0:
+      return Q5_0(in, out);
+    case GgufType::kQ5_1:
+      return Q5_1(in, out);
     case GgufType::kIq4Nl:
-      return FromTable(kIq4NlValues, Half(in), in + 2, out);
+      return Iq4Nl(in, out);
+    case GgufType::kIq4Xs:
+      return Iq4Xs(in, out);
     case GgufType::kMxfp4:
-      return FromTable(kMxfp4Values, HalfOfPower(in[0]), in + 1, out);
+      return Mxfp4(in, out);
+    case GgufType::kQ2_K:
+      return Q2_K(in, out);
+    case GgufType::kQ3_K:
+      return Q3_K(in, out);
     case GgufType::kQ4_K:
       return QK(in, nullptr, in + 16, out);
     case GgufType::kQ5_K:
       return QK(in, in + 16, in + 48, out);
     case GgufType::kQ6_K:
       return Q6_K(in, out);
+    case GgufType::kTq1_0:
+      return Tq1_0(in, out);
+    case GgufType::kTq2_0:
+      return Tq2_0(in, out);
+    case GgufType::kIq1S:
+    case GgufType::kIq1M:
+    case GgufType::kIq2Xxs:
+    case GgufType::kIq2Xs:
+    case GgufType::kIq2S:
+    case GgufType::kIq3Xxs:
+    case GgufType::kIq3S:
+      return ReadCodebookBlock(type, in, out);
     case GgufType::kF32:
     case GgufType::kF16:
     case GgufType::kBF16:
@@ -160,9 +278,34 @@ void ReadBlock(GgufType type, const uint8_t* in, const Block& out) {
 
 Coding CodingOf(GgufType type) {
   Coding coding = {.is_coded = true};
-  coding.has_four_bits = type == GgufType::kQ4_0 || type == GgufType::kQ4_K;
-  coding.is_fine = type == GgufType::kQ6_K;
-  coding.has_minimums = type == GgufType::kQ4_K || type == GgufType::kQ5_K;
+  switch (type) {
+    case GgufType::kQ4_0:
+    case GgufType::kTq1_0:
+    case GgufType::kTq2_0:
+      coding.has_four_bits = true;
+      break;
+    case GgufType::kQ4_1:
+    case GgufType::kQ4_K:
+    case GgufType::kIq1S:
+      coding.has_four_bits = coding.has_minimums = true;
+      break;
+    case GgufType::kQ5_1:
+    case GgufType::kQ5_K:
+      coding.has_minimums = true;
+      break;
+    case GgufType::kQ2_K:
+      coding.is_fine = coding.has_minimums = true;
+      break;
+    case GgufType::kQ3_K:
+    case GgufType::kQ6_K:
+    case GgufType::kIq1M:
+    case GgufType::kIq2Xs:
+    case GgufType::kIq2S:
+      coding.is_fine = true;
+      break;
+    default:
+      break;
+  }
   return coding;
 }
 

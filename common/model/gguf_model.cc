@@ -2,8 +2,10 @@
 
 #include <bit>
 #include <cstring>
+#include <map>
 #include <new>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,118 +14,45 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/base/log.h"
 #include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
+#include "common/model/config/architecture.h"
 #include "common/model/config/strict_json.h"
-#include "common/model/gguf_config.h"
+#include "common/model/gguf_architecture.h"
 #include "common/model/gguf_dequantize.h"
+#include "common/model/gguf_rotary.h"
 #include "common/model/quantized_blocks.h"
 #include "common/model/tensor_convert.h"
 
 namespace tandem {
 namespace {
 
-// Names in a folder and in a file; those of a layer stand behind "model.layers.N." and "blk.N.".
-struct NamePair {
-  absl::string_view folder;
-  absl::string_view file;
-};
-constexpr NamePair kOuterNames[] = {
-    {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
-constexpr NamePair kLayerNames[] = {
-    {"input_layernorm", "attn_norm"},
-    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"},
-    {"post_attention_layernorm", "ffn_norm"},
-    {"mlp.gate_proj", "ffn_gate"},
-    {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},
-    {"mlp.gate", "ffn_gate_inp"},
-    {"block_sparse_moe.gate", "ffn_gate_inp"},
-    {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
-    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
-    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
-    {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
-    {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
-    {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
-    {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
-    {"self_attn.q_a_proj", "attn_q_a"},
-    {"self_attn.q_a_layernorm", "attn_q_a_norm"},
-    {"self_attn.q_b_proj", "attn_q_b"},
-    {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
-    {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
-    {"self_attn.kv_b_proj", "attn_kv_b"},
-};
-// Whose kind is not the last part of its name in a folder.
-constexpr NamePair kSelectionBias = {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"};
-constexpr absl::string_view kLatentUp = ".self_attn.kv_b_proj.weight";
-// Of an expert, behind "mlp.experts.N." or, Mixtral's, "block_sparse_moe.experts.N."; in a file, the matrices
-// of all experts are one tensor.
-constexpr NamePair kExpertNames[] = {
-    {"gate_proj", "ffn_gate_exps"}, {"up_proj", "ffn_up_exps"}, {"down_proj", "ffn_down_exps"},
-    {"w1", "ffn_gate_exps"},        {"w3", "ffn_up_exps"},      {"w2", "ffn_down_exps"},
-};
+constexpr absl::string_view kLatentUp = ".attn_kv_b.weight";
 
-// "model.layers.3." as "blk.3."; `name` is what follows.
-std::optional<std::string> LayerOf(absl::string_view* name) {
-  if (!absl::ConsumePrefix(name, "model.layers.")) return std::nullopt;
-  const size_t dot = name->find('.');
-  if (dot == absl::string_view::npos) return std::nullopt;
-  std::string layer = absl::StrCat("blk.", name->substr(0, dot), ".");
-  name->remove_prefix(dot + 1);
-  return layer;
-}
-
-// "model.layers.3.mlp.up_proj.weight" as "blk.3.ffn_up.weight".
-std::optional<std::string> FileName(absl::string_view name) {
-  absl::string_view in_layer = name;
-  if (const std::optional<std::string> layer = LayerOf(&in_layer);
-      layer.has_value() && in_layer == kSelectionBias.folder) {
-    return absl::StrCat(*layer, kSelectionBias.file);
-  }
-  for (absl::string_view kind : {".weight", ".bias"}) {
-    absl::string_view stem = name;
-    if (!absl::ConsumeSuffix(&stem, kind)) continue;
-    for (const NamePair& pair : kOuterNames) {
-      if (pair.folder == stem) return absl::StrCat(pair.file, kind);
-    }
-    const std::optional<std::string> layer = LayerOf(&stem);
-    if (!layer.has_value()) return std::nullopt;
-    for (const NamePair& pair : kLayerNames) {
-      if (pair.folder == stem) return absl::StrCat(*layer, pair.file, kind);
-    }
-  }
-  return std::nullopt;
-}
-
-// The tensor that holds an expert's matrix with those of all others, and which of them it is.
+// The tensor that holds an expert's matrix or bias with those of all others, and which of them it is.
 struct ExpertPlace {
   std::string file_name;
   int64_t expert = 0;
 };
+// Of a name "blk.LAYER.experts.EXPERT.ffn_gate_exps.weight".
 std::optional<ExpertPlace> FindExpert(absl::string_view name) {
-  if (!absl::ConsumePrefix(&name, "model.layers.") || !absl::ConsumeSuffix(&name, ".weight")) {
-    return std::nullopt;
-  }
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
-  // LAYER.mlp.experts.EXPERT.gate_proj
   ExpertPlace place;
-  if (parts.size() != 5 || parts[2] != "experts" || !absl::SimpleAtoi(parts[3], &place.expert)) {
+  if (parts.size() != 6 || parts[2] != "experts" || !absl::SimpleAtoi(parts[3], &place.expert)) {
     return std::nullopt;
   }
-  for (const NamePair& pair : kExpertNames) {
-    if (pair.folder != parts[4]) continue;
-    place.file_name = absl::StrCat("blk.", parts[0], ".", pair.file, ".weight");
-    return place;
-  }
-  return std::nullopt;
+  place.file_name = absl::StrJoin({parts[0], parts[1], parts[4], parts[5]}, ".");
+  return place;
+}
+
+// "blk.LAYER.shared.ffn_gate_exps.weight" as the file's "blk.LAYER.ffn_gate_shexp.weight".
+std::string FileName(std::string name) {
+  if (!absl::StrContains(name, ".shared.")) return name;
+  return absl::StrReplaceAll(name, {{".shared.", "."}, {"_exps.", "_shexp."}});
 }
 
 class GgufTensors final : public TensorSource {
@@ -134,14 +63,16 @@ class GgufTensors final : public TensorSource {
         num_heads_(config.num_heads),
         latent_(config.block.latent),
         num_experts_(config.block.experts.num_experts),
-        permuted_(HasPairedRows(config)) {}
+        architecture_(*FindGgufArchitecture(config.architecture)) {}
 
-  bool Contains(const std::string& name) const override { return Find(name) != nullptr; }
+  void Describe(BlockDescription* block) const override { UseGgufLayout(architecture_, block); }
+
+  bool Contains(const std::string& name) const override { return file_.Find(FileName(name)) != nullptr; }
 
   absl::StatusOr<TensorView> Take(const std::string& name, const std::vector<int64_t>& shape) override {
     if (const std::optional<ExpertPlace> place = FindExpert(name)) return TakeExpert(*place, shape);
-    const GgufTensor* const found = Find(name);
-    const std::string file_name = FileName(name).value_or(name);
+    const std::string file_name = FileName(name);
+    const GgufTensor* const found = file_.Find(file_name);
     if (found == nullptr && absl::EndsWith(name, kLatentUp)) {
       if (const std::string layer = file_name.substr(0, file_name.rfind("attn_kv_b"));
           file_.Find(absl::StrCat(layer, "attn_k_b.weight")) != nullptr) {
@@ -157,8 +88,8 @@ class GgufTensors final : public TensorSource {
         shape.size() == 2 && shape[0] == 1 && found->shape == std::vector<int64_t>{shape[1]};
     if (found->shape != shape && !is_vector) return WrongShape(file_name, *found, shape);
     taken_.insert(file_name);
-    const bool reordered = permuted_ && (absl::StrContains(name, ".self_attn.q_proj.") ||
-                                         absl::StrContains(name, ".self_attn.k_proj."));
+    const bool reordered = architecture_.paired_rows &&
+                           (absl::StrContains(name, ".attn_q.") || absl::StrContains(name, ".attn_k."));
     return View({.type = found->type, .shape = shape, .bytes = found->bytes}, reordered);
   }
 
@@ -169,14 +100,26 @@ class GgufTensors final : public TensorSource {
 
   absl::Status Finish(const std::string& architecture) override {
     for (const std::string& name : file_.names()) {
-      if (taken_.contains(name) || name == kGgufRopeFactors) continue;
+      if (taken_.contains(name) || IsGgufRopeTensor(name)) continue;
       return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": tensor \"", PrintableText(name),
                                                      "\": expected only the tensors of the ", architecture,
                                                      " that the file's keys describe"));
     }
-    if (!quantized_.empty()) {
+    if (!kept_.empty()) {
+      uint64_t num_bytes = 0;
+      std::string types;
+      for (const auto& [type, kept] : kept_) {
+        num_bytes += kept.num_bytes;
+        absl::StrAppend(&types, types.empty() ? "" : ", ", type, " ", kept.matrices);
+      }
       LogInfo("quantised weights become those of --weight-dtype; auto: kept as they are",
-              {{"file", file_.path()}, {"kept", absl::StrCat(quantized_.size())}});
+              {{"file", file_.path()}, {"kept", types}, {"bytes", absl::StrCat(num_bytes)}});
+    }
+    if (joined_.matrices > 0) {
+      LogInfo("latents' quantised matrices become float32, since the file has them in parts",
+              {{"file", file_.path()},
+               {"matrices", absl::StrCat(joined_.matrices)},
+               {"bytes", absl::StrCat(joined_.num_bytes)}});
     }
     return absl::OkStatus();
   }
@@ -200,7 +143,8 @@ class GgufTensors final : public TensorSource {
 
   absl::StatusOr<TensorView> TakeExpert(const ExpertPlace& place, const std::vector<int64_t>& shape) {
     const GgufTensor* const found = file_.Find(place.file_name);
-    const std::vector<int64_t> whole = {num_experts_, shape.at(0), shape.at(1)};
+    std::vector<int64_t> whole = {num_experts_};
+    whole.insert(whole.end(), shape.begin(), shape.end());
     if (found == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": tensor \"", place.file_name,
                                                      "\" is missing, expected with shape ",
@@ -209,7 +153,7 @@ class GgufTensors final : public TensorSource {
     if (found->shape != whole || place.expert >= num_experts_)
       return WrongShape(place.file_name, *found, whole);
     taken_.insert(place.file_name);
-    // Rows are whole blocks, so matrices are too.
+    // Rows are whole blocks, so matrices and biases are too.
     const size_t size = found->bytes.size() / static_cast<size_t>(num_experts_);
     return View({.type = found->type,
                  .shape = shape,
@@ -237,6 +181,10 @@ class GgufTensors final : public TensorSource {
                             Expect(absl::StrCat(layer, "attn_k_b.weight"), {num_heads_, rank, keys}));
     TANDEM_ASSIGN_OR_RETURN(const GgufTensor* const value_up,
                             Expect(absl::StrCat(layer, "attn_v_b.weight"), {num_heads_, values, rank}));
+    if (!PlainType(key_up->type).has_value() || !PlainType(value_up->type).has_value()) {
+      ++joined_.matrices;
+      joined_.num_bytes += key_up->bytes.size() + value_up->bytes.size();
+    }
     const bool is_bf16 = key_up->type == GgufType::kBF16 && value_up->type == GgufType::kBF16;
     TensorView view{.dtype = is_bf16 ? TensorView::DType::kBF16 : TensorView::DType::kF32, .shape = shape};
     TANDEM_ASSIGN_OR_RETURN(char* const to, Allocate(view.num_bytes()));
@@ -283,6 +231,9 @@ class GgufTensors final : public TensorSource {
       TensorView view = {
           .dtype = TensorView::DType::kQuantized, .shape = tensor.shape, .data = matrix.codes()};
       view.quantized = &matrix;
+      Kept& kept = kept_[InfoOf(tensor.type).name];
+      ++kept.matrices;
+      kept.num_bytes += tensor.bytes.size();
       return view;
     }
     TensorView view{.dtype = plain.value_or(TensorView::DType::kF32), .shape = tensor.shape};
@@ -301,11 +252,6 @@ class GgufTensors final : public TensorSource {
           .group_rows = 1, .group_stride = columns, .row_stride = columns, .paired_rows = head_dim_};
     }
     return view;
-  }
-
-  const GgufTensor* Find(const std::string& name) const {
-    const std::optional<std::string> file_name = FileName(name);
-    return file_name.has_value() ? file_.Find(*file_name) : nullptr;
   }
 
   static std::optional<TensorView::DType> PlainType(GgufType type) {
@@ -330,10 +276,16 @@ class GgufTensors final : public TensorSource {
   int64_t num_heads_;
   LatentDescription latent_;
   int64_t num_experts_;
-  bool permuted_;
+  const GgufArchitecture& architecture_;
   absl::flat_hash_set<std::string> taken_;
   std::vector<std::unique_ptr<char[]>> copies_;
   std::vector<std::unique_ptr<const QuantizedBlocks>> quantized_;
+  struct Kept {
+    int64_t matrices = 0;
+    uint64_t num_bytes = 0;  // In the file.
+  };
+  std::map<absl::string_view, Kept> kept_;  // By the name of the type.
+  Kept joined_;
 };
 
 }  // namespace

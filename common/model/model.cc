@@ -127,7 +127,7 @@ class Model::Reader {
 
  private:
   absl::Status ReadModel() {
-    const TensorNames& names = config_.block.names;
+    const TensorNames& names = blocks_.names();
     const std::string root = blocks_.FindRoot();
     TANDEM_RETURN_IF_ERROR(Take(absl::StrCat(root, names.embedding, ".weight"),
                                 {config_.vocab_size, config_.embedding_size()}, model_.embedding_));
@@ -354,9 +354,9 @@ class Model::Reader {
   }
 
   absl::Status ReadOutput() {
-    std::string name = absl::StrCat(config_.block.names.outputs.front(), ".weight");
+    std::string name = absl::StrCat(blocks_.names().outputs.front(), ".weight");
     bool in_files = false;
-    for (const std::string& candidate : config_.block.names.outputs) {
+    for (const std::string& candidate : blocks_.names().outputs) {
       if (in_files || !model_.weights_->Contains(absl::StrCat(candidate, ".weight"))) continue;
       name = absl::StrCat(candidate, ".weight");
       in_files = true;

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/model/config/architecture.h"
 #include "common/model/tensor_view.h"
 
 namespace tandem {
@@ -17,6 +18,9 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
+  // Where the source holds tensors otherwise than a folder does, changes their description: names, fused and
+  // transposed matrices.
+  virtual void Describe(BlockDescription* /*block*/) const {}
   // Whether an optional tensor exists.
   virtual bool Contains(const std::string& name) const = 0;
   // The tensor, which must have that shape; errors name it and say what was expected.

@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/gguf_pre_tokenizers.h"
 #include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
@@ -22,31 +23,11 @@ using Json = nlohmann::json;
 constexpr int64_t kUnknownToken = 2;
 constexpr int64_t kControlToken = 3;
 constexpr int64_t kUserToken = 4;
+constexpr int64_t kByteToken = 6;
 
 constexpr char kBlank[] = "\xE2\x96\x81";
 // SentencePiece's merges are found by cutting every token at every place.
 constexpr size_t kMaxMergedBytes = 512;
-
-#define TANDEM_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define TANDEM_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"
-
-// What the names of llama.cpp's pre-tokenizers mean in the tokenizer.json of these models.
-struct PreTokenizerKind {
-  absl::string_view name;
-  const char* pattern;  // null: that of GPT-2
-  bool composes;        // text is normalized to NFC
-  bool single_digits;
-  bool ignores_merges;
-  bool adds_bos;
-};
-constexpr PreTokenizerKind kPreTokenizers[] = {
-    {"gpt-2", nullptr, false, false, false, false},
-    {"smollm", nullptr, false, true, false, false},
-    {"llama-bpe", TANDEM_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})" TANDEM_REST, false, false,
-     true, true},
-    {"qwen2", TANDEM_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})" TANDEM_REST, true, false, false,
-     false},
-};
 
 class TokenizerReader {
  public:
@@ -54,14 +35,14 @@ class TokenizerReader {
 
   absl::StatusOr<GgufTokenizer> Read() {
     TANDEM_ASSIGN_OR_RETURN(const std::string kind, Text("tokenizer.ggml.model"));
-    const bool is_sentencepiece = kind == "llama";
-    if (!is_sentencepiece && kind != "gpt2") return Refused("tokenizer.ggml.model", kind, "gpt2, llama");
-    TANDEM_RETURN_IF_ERROR(ReadTokens());
-    if (is_sentencepiece) {
-      TANDEM_RETURN_IF_ERROR(DescribeSentencePiece());
-    } else {
-      TANDEM_RETURN_IF_ERROR(DescribeByteLevel());
+    const bool is_unigram = kind == "t5";
+    if (!is_unigram && kind != "llama" && kind != "gpt2") {
+      return Refused("tokenizer.ggml.model", kind, "gpt2, llama, t5");
     }
+    TANDEM_RETURN_IF_ERROR(ReadTokens());
+    TANDEM_RETURN_IF_ERROR(kind == "gpt2" ? DescribeByteLevel()
+                           : is_unigram   ? DescribeUnigram()
+                                          : DescribeSentencePiece());
     TANDEM_RETURN_IF_ERROR(DescribeFrame());
     return std::move(out_);
   }
@@ -142,12 +123,8 @@ class TokenizerReader {
 
   absl::Status DescribeByteLevel() {
     TANDEM_ASSIGN_OR_RETURN(const std::string name, Text("tokenizer.ggml.pre"));
-    const auto* const kind =
-        std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
-                     [&name](const PreTokenizerKind& known) { return known.name == name; });
-    if (kind == std::end(kPreTokenizers)) {
-      return Refused("tokenizer.ggml.pre", name, "gpt-2, smollm, llama-bpe, qwen2");
-    }
+    const GgufPreTokenizer* const kind = FindGgufPreTokenizer(name);
+    if (kind == nullptr) return Refused("tokenizer.ggml.pre", name, GgufPreTokenizerNames());
     TANDEM_ASSIGN_OR_RETURN(
         const Json* const merges,
         List("tokenizer.ggml.merges", "strings", [](const Json& text) { return text.is_string(); }));
@@ -155,27 +132,70 @@ class TokenizerReader {
     definition["model"]["merges"] = *merges;
     definition["model"]["ignore_merges"] = kind->ignores_merges;
     if (kind->composes) definition["normalizer"] = {{"type", "NFC"}};
-    Json steps = Json::array();
-    if (kind->single_digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
-    if (kind->pattern != nullptr) {
-      steps.push_back({{"type", "Split"},
-                       {"pattern", {{"Regex", kind->pattern}}},
-                       {"behavior", "Isolated"},
-                       {"invert", false}});
-    }
-    steps.push_back(
-        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", kind->pattern == nullptr}});
-    definition["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+    definition["pre_tokenizer"] = DescribePreTokenizer(*kind);
     definition["decoder"] = {{"type", "ByteLevel"}};
     adds_bos_ = kind->adds_bos;
     return absl::OkStatus();
   }
 
-  absl::Status DescribeSentencePiece() {
+  absl::StatusOr<const Json*> Scores() const {
     TANDEM_ASSIGN_OR_RETURN(
         const Json* const scores,
         List("tokenizer.ggml.scores", "numbers", [](const Json& score) { return score.is_number(); }));
     if (scores->size() != kinds_.size()) return Invalid("tokenizer.ggml.scores", "one for each token");
+    return scores;
+  }
+
+  // The token of what has none: of that kind, or else of that key.
+  absl::StatusOr<std::optional<size_t>> UnknownToken() const {
+    for (size_t id = 0; id < kinds_.size(); ++id) {
+      if (kinds_[id] == kUnknownToken) return id;
+    }
+    const Json* const id = Find("tokenizer.ggml.unknown_token_id");
+    if (id == nullptr) return std::nullopt;
+    if (!id->is_number_unsigned() || id->get<uint64_t>() >= kinds_.size()) {
+      return Invalid("tokenizer.ggml.unknown_token_id", "a token's id");
+    }
+    return id->get<size_t>();
+  }
+
+  // Unigram, as T5 has it, without the table of characters that T5 normalizes by.
+  absl::Status DescribeUnigram() {
+    constexpr char kTable[] = "tokenizer.ggml.precompiled_charsmap";
+    if (Find(kTable) != nullptr) return Refused(kTable, "a table", "none");
+    TANDEM_ASSIGN_OR_RETURN(const Json* const scores, Scores());
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> unknown, UnknownToken());
+    if (!unknown.has_value()) return Invalid("tokenizer.ggml.unknown_token_id", "a token's id");
+    TANDEM_ASSIGN_OR_RETURN(const bool prepends, Flag("tokenizer.ggml.add_space_prefix", true));
+    TANDEM_ASSIGN_OR_RETURN(const bool strips, Flag("tokenizer.ggml.remove_extra_whitespaces", false));
+    Json pieces = Json::array();
+    for (size_t id = 0; id < kinds_.size(); ++id) pieces.push_back({Content(id), (*scores)[id]});
+    const bool has_bytes = std::count(kinds_.begin(), kinds_.end(), kByteToken) == 256;
+    Json& definition = out_.definition;
+    definition["model"] = {{"type", "Unigram"},
+                           {"unk_id", *unknown},
+                           {"vocab", std::move(pieces)},
+                           {"byte_fallback", has_bytes}};
+    if (strips) {
+      Json steps = Json::array();
+      steps.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
+      steps.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
+      definition["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(steps)}};
+    }
+    const Json metaspace = {{"type", "Metaspace"},
+                            {"replacement", kBlank},
+                            {"prepend_scheme", prepends ? "always" : "never"},
+                            {"split", true}};
+    definition["pre_tokenizer"] = metaspace;
+    Json decoders = Json::array({metaspace});
+    if (has_bytes) decoders.insert(decoders.begin(), {{"type", "ByteFallback"}});
+    definition["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
+    return absl::OkStatus();
+  }
+
+  absl::Status DescribeSentencePiece() {
+    TANDEM_ASSIGN_OR_RETURN(const Json* const scores, Scores());
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> unknown, UnknownToken());
     TANDEM_ASSIGN_OR_RETURN(const bool prepends, Flag("tokenizer.ggml.add_space_prefix", true));
     TANDEM_ASSIGN_OR_RETURN(const bool strips, Flag("tokenizer.ggml.remove_extra_whitespaces", false));
     if (strips) return Refused("tokenizer.ggml.remove_extra_whitespaces", "true", "false");
@@ -183,9 +203,7 @@ class TokenizerReader {
     Json& model = definition["model"];
     model["byte_fallback"] = true;
     model["fuse_unk"] = true;
-    for (size_t id = 0; id < kinds_.size(); ++id) {
-      if (kinds_[id] == kUnknownToken) model["unk_token"] = Content(id);
-    }
+    if (unknown.has_value()) model["unk_token"] = Content(*unknown);
     model["merges"] = MergesOf(*scores);
     Json steps = Json::array();
     if (prepends) steps.push_back({{"type", "Prepend"}, {"prepend", kBlank}});
@@ -201,8 +219,8 @@ class TokenizerReader {
     return absl::OkStatus();
   }
 
-  // All pairs of tokens whose concatenation is a token, in descending order of that token's score: the order
-  // in which transformers writes merges into a tokenizer.json.
+  // All pairs of tokens whose concatenation is a token of text, in descending order of that token's score:
+  // the order in which transformers writes merges into a tokenizer.json.
   Json MergesOf(const Json& scores) const {
     struct Merge {
       double score;
@@ -218,6 +236,8 @@ class TokenizerReader {
     std::vector<Merge> merges;
     for (size_t id = 0; id < kinds_.size(); ++id) {
       const absl::string_view whole = Content(id);
+      // Text that looks like a control token does not become one.
+      if (kinds_[id] == kControlToken || kinds_[id] == kUnknownToken || kinds_[id] == kByteToken) continue;
       if (whole.size() > kMaxMergedBytes) continue;
       const size_t first = merges.size();
       for (size_t cut = 1; cut < whole.size(); ++cut) {

@@ -96,6 +96,47 @@ TEST(GgufTokenizerTest, MergesBySentencePiecesScores) {
   EXPECT_EQ((*tokenizer)->Decode({1, 11, 10, 3, 4}, /*skip_special=*/true), "abc\xC3\xA9");
 }
 
+// As Gemma's converter writes them: no space in front, tokens of several spaces that text is searched for,
+// and control tokens that text does not become.
+TEST(GgufTokenizerTest, ReadsSentencePieceAsTheFileSays) {
+  const std::string blank = "\xE2\x96\x81";
+  GgufWriter writer;
+  writer.AddString("tokenizer.ggml.model", "llama");
+  writer.AddStrings("tokenizer.ggml.tokens",
+                    {"<unk>", "<s>", "<0x7A>", "  ", "\n\n", blank, "a", "<", "s>", "\n", blank + "a"});
+  writer.AddInts("tokenizer.ggml.token_type", {3, 3, 6, 4, 4, 1, 1, 1, 1, 1, 1});
+  writer.AddFloats("tokenizer.ggml.scores", {0, 0, 0, -1000, -1000, -9, -9, -9, -9, -9, -1});
+  writer.AddUint32("tokenizer.ggml.bos_token_id", 1);
+  writer.AddUint32("tokenizer.ggml.unknown_token_id", 0);
+  writer.AddBool("tokenizer.ggml.add_space_prefix", false);
+  const TemporaryFolder folder;
+  const auto tokenizer = Tokenizer::Load(folder.Write("spm.gguf", writer.Bytes()));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(*(*tokenizer)->Encode("a a  a\n\n\n", {}), ElementsAre(1, 6, 10, 3, 6, 4, 9));
+  EXPECT_EQ((*tokenizer)->Decode({1, 6, 10, 3, 6, 4, 9}, /*skip_special=*/true), "a a  a\n\n\n");
+  // A byte, and a character without one.
+  EXPECT_THAT(*(*tokenizer)->Encode("zq", {}), ElementsAre(1, 2, 0));
+  EXPECT_THAT(*(*tokenizer)->Encode("<s>", {.parse_special = true}), ElementsAre(1));
+  EXPECT_THAT(*(*tokenizer)->Encode("<s>", {.parse_special = false}), ElementsAre(1, 7, 8));
+}
+
+TEST(GgufTokenizerTest, ReadsUnigram) {
+  const std::string blank = "\xE2\x96\x81";
+  GgufWriter writer;
+  writer.AddString("tokenizer.ggml.model", "t5");
+  writer.AddStrings("tokenizer.ggml.tokens", {"<unk>", blank, "a", "b", "ab", blank + "ab", "b" + blank});
+  writer.AddInts("tokenizer.ggml.token_type", {2, 1, 1, 1, 1, 1, 1});
+  writer.AddFloats("tokenizer.ggml.scores", {0, -2, -3, -3, -4, -5.5f, -1});
+  writer.AddBool("tokenizer.ggml.remove_extra_whitespaces", true);
+  const TemporaryFolder folder;
+  const auto tokenizer = Tokenizer::Load(folder.Write("unigram.gguf", writer.Bytes()));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  // By the sum of scores: -5.5 for one token, -6 for a blank and "ab".
+  EXPECT_THAT(*(*tokenizer)->Encode("  ab   ba ", {}), ElementsAre(5, 1, 3, 2));
+  EXPECT_THAT(*(*tokenizer)->Encode("c", {}), ElementsAre(1, 0));
+  EXPECT_EQ((*tokenizer)->Decode({5, 1, 3, 2}, true), "ab ba");
+}
+
 TEST(GgufTokenizerTest, RefusesByKey) {
   const TemporaryFolder folder;
   const auto error_of = [&](const GgufWriter& writer) {
@@ -103,12 +144,24 @@ TEST(GgufTokenizerTest, RefusesByKey) {
   };
   GgufWriter kind;
   kind.AddString("tokenizer.ggml.model", "bert");
-  EXPECT_THAT(error_of(kind), HasSubstr("key tokenizer.ggml.model: found bert, supported: gpt2, llama"));
+  EXPECT_THAT(error_of(kind), HasSubstr("key tokenizer.ggml.model: found bert, supported: gpt2, llama, t5"));
   GgufWriter pre;
   pre.AddString("tokenizer.ggml.model", "gpt2");
-  pre.AddString("tokenizer.ggml.pre", "chameleon");
+  pre.AddString("tokenizer.ggml.pre", "gemma4");
   pre.AddStrings("tokenizer.ggml.tokens", {"a"});
-  EXPECT_THAT(error_of(pre), HasSubstr("key tokenizer.ggml.pre: found chameleon"));
+  EXPECT_THAT(error_of(pre), HasSubstr("key tokenizer.ggml.pre: found gemma4, supported: default, gpt-2, "));
+  GgufWriter merges;
+  merges.AddString("tokenizer.ggml.model", "gpt2");
+  merges.AddString("tokenizer.ggml.pre", "gpt-2");
+  merges.AddStrings("tokenizer.ggml.tokens", {"a"});
+  EXPECT_THAT(error_of(merges), HasSubstr("key tokenizer.ggml.merges: expected an array of strings"));
+  GgufWriter table;
+  table.AddString("tokenizer.ggml.model", "t5");
+  table.AddStrings("tokenizer.ggml.tokens", {"a"});
+  table.AddFloats("tokenizer.ggml.scores", {0});
+  table.AddInts("tokenizer.ggml.precompiled_charsmap", {1});
+  EXPECT_THAT(error_of(table),
+              HasSubstr("key tokenizer.ggml.precompiled_charsmap: found a table, supported: none"));
   GgufWriter twice;
   twice.AddString("tokenizer.ggml.model", "gpt2");
   twice.AddStrings("tokenizer.ggml.tokens", {"a", "a"});

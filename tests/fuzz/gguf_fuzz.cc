@@ -40,7 +40,8 @@ bool RunGguf(absl::string_view input) {
 }
 
 // A model of one layer with its matrices in one type, and a tokenizer.
-std::string GgufModel(const std::string& architecture, const char* tokenizer, GgufType type, int64_t hidden) {
+std::string GgufModel(const std::string& architecture, const char* tokenizer, GgufType type, int64_t hidden,
+                      const char* pre_tokenizer = "llama-bpe") {
   GgufWriter writer;
   writer.AddString("general.architecture", architecture);
   const std::pair<const char*, uint32_t> sizes[] = {
@@ -50,7 +51,7 @@ std::string GgufModel(const std::string& architecture, const char* tokenizer, Gg
   for (const auto& [key, size] : sizes) writer.AddUint32(architecture + key, size);
   writer.AddFloat(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
   writer.AddString("tokenizer.ggml.model", tokenizer);
-  writer.AddString("tokenizer.ggml.pre", "llama-bpe");
+  writer.AddString("tokenizer.ggml.pre", pre_tokenizer);
   writer.AddStrings("tokenizer.ggml.tokens",
                     {"<unk>", "<s>", "</s>", "H", "e", "l", "o", "He", "ll", "\xe2\x96\x81"});
   writer.AddInts("tokenizer.ggml.token_type", {2, 3, 3, 1, 1, 1, 1, 1, 1, 1});
@@ -84,17 +85,28 @@ std::vector<std::string> GgufSeeds() {
   std::vector<std::string> seeds = {GgufModel("llama", "llama", GgufType::kF32, 8),
                                     GgufModel("llama", "gpt2", GgufType::kBF16, 8),
                                     GgufModel("mistral", "gpt2", GgufType::kF16, 8)};
-  for (const GgufType type : {GgufType::kQ4_0, GgufType::kQ8_0, GgufType::kIq4Nl, GgufType::kMxfp4}) {
-    seeds.push_back(GgufModel("llama", "llama", type, 32));
-  }
   GgufWriter blocks;
   blocks.AddString("general.architecture", "llama");
-  for (const GgufType type : {GgufType::kQ4_K, GgufType::kQ5_K, GgufType::kQ6_K}) {
-    const GgufTypeInfo& info = InfoOf(type);
-    blocks.AddTensor(std::string(info.name), {1, info.block_size}, static_cast<uint32_t>(type),
+  for (const GgufTypeInfo& info : GgufTypes()) {
+    if (info.block_size == 32) seeds.push_back(GgufModel("llama", "llama", info.type, 32));
+    if (info.block_size <= 32) continue;
+    blocks.AddTensor(std::string(info.name), {1, info.block_size}, static_cast<uint32_t>(info.type),
                      std::string(static_cast<size_t>(info.block_bytes), '\x21'));
   }
   seeds.push_back(blocks.Bytes());
+  // Keys and tensors that only these architectures have; the first file of two, the second of which is
+  // missing.
+  for (const char* const name : {"gemma3", "phi4-mini", "starcoder2", "gpt-neox", "granite"}) {
+    seeds.push_back(RepositoryFile(absl::StrCat("common/model/testdata/gguf/", name, ".gguf")));
+  }
+  GgufWriter split;
+  split.AddUint32("split.count", 2);
+  split.AddUint32("split.no", 0);
+  seeds.push_back(split.Bytes());
+  for (const char* const pre : {"default", "deepseek-v3", "superbpe", "kimi-k2"}) {
+    seeds.push_back(GgufModel("llama", "gpt2", GgufType::kF32, 8, pre));
+  }
+  seeds.push_back(GgufModel("llama", "t5", GgufType::kF32, 8));
   return seeds;
 }
 

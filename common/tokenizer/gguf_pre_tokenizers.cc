@@ -1,0 +1,186 @@
+#include "common/tokenizer/gguf_pre_tokenizers.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tandem {
+namespace {
+
+#define TANDEM_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define TANDEM_SPACES R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"
+#define TANDEM_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n]*)" TANDEM_SPACES
+#define TANDEM_WORD R"(|[^\r\n\p{L}\p{N}]?\p{L}+)"
+// A word with its capitals in front, and one of capitals; `end` may follow either.
+#define TANDEM_CASED(end)                                                               \
+  R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" end \
+  R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)" end
+#define TANDEM_CASED_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*)" TANDEM_SPACES
+#define TANDEM_BLOOM " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+// Characters of a word but not Chinese ones, which Kimi's pattern takes by themselves.
+#define TANDEM_NO_HAN(set) R"((?:(?!\p{Han})[)" set R"(]))"
+#define TANDEM_KIMI_FRONT TANDEM_NO_HAN(R"(\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M})")
+#define TANDEM_KIMI_BACK TANDEM_NO_HAN(R"(\p{Ll}\p{Lm}\p{Lo}\p{M})")
+
+constexpr char kGpt2Pattern[] =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr char kDigit[] = R"(\p{N})";
+constexpr char kLlama3Pattern[] = TANDEM_CONTRACTIONS TANDEM_WORD R"(|\p{N}{1,3})" TANDEM_REST;
+constexpr char kQwen2Pattern[] = TANDEM_CONTRACTIONS TANDEM_WORD R"(|\p{N})" TANDEM_REST;
+
+constexpr const char* kGpt2[] = {kGpt2Pattern};
+constexpr const char* kDigitsThenGpt2[] = {kDigit, kGpt2Pattern};
+constexpr const char* kLlama3[] = {kLlama3Pattern};
+constexpr const char* kQwen2[] = {kQwen2Pattern};
+constexpr const char* kQwen35[] = {
+    TANDEM_CONTRACTIONS
+    R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)" TANDEM_SPACES};
+constexpr const char* kDefault[] = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"};
+constexpr const char* kFalcon[] = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"};
+// Its letters are those of both cases.
+constexpr const char* kDeepSeekLlm[] = {
+    "[\r\n]",
+    "\\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-"
+    "\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481"
+    "\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-"
+    "\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57"
+    "\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-"
+    "\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-"
+    "\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184"
+    "\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-"
+    "\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-"
+    "\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2"
+    "\U000118a0-\U000118df\U0001e900-\U0001e943]+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    R"(\s+$)",
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+    R"(\p{N}+)"};
+constexpr const char* kDeepSeekCoder[] = {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)",
+                                          "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", kDigit};
+constexpr const char* kDeepSeekV3[] = {
+    R"(\p{N}{1,3})", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
+    R"(| ?[\p{P}\p{S}]+[\r\n]*)" TANDEM_SPACES};
+constexpr const char* kGpt4o[] = {TANDEM_CASED(TANDEM_CONTRACTIONS "?") R"(|\p{N}{1,3})" TANDEM_CASED_REST};
+constexpr const char* kTekken[] = {TANDEM_CASED("") R"(|\p{N})" TANDEM_CASED_REST};
+constexpr const char* kBloom[] = {TANDEM_BLOOM};
+constexpr const char* kViking[] = {TANDEM_BLOOM, kDigit};
+constexpr const char* kChameleon[] = {"<sentinel:[0-9]+>",       "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+                                      "([\\t\\n]|    |  )",      kDigit,
+                                      R"([\p{P}!-/:-@\[-`{-~])", kGpt2Pattern};
+constexpr const char* kSuperBpe[] = {R"(\p{N}+)", R"((?=(\d{3})+(?!\d)))"};
+constexpr const char* kBailing[] = {
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n])"
+    R"(|\s+(?!\S)|\s+)"};
+constexpr const char* kSeedCoder[] = {TANDEM_CONTRACTIONS TANDEM_WORD
+                                      R"(|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+)" TANDEM_SPACES};
+constexpr const char* kKimi[] = {R"(\p{Han}+|[^\r\n\p{L}\p{N}]?)" TANDEM_KIMI_FRONT "*" TANDEM_KIMI_BACK
+                                 "+" TANDEM_CONTRACTIONS R"(?|[^\r\n\p{L}\p{N}]?)" TANDEM_KIMI_FRONT
+                                 "+" TANDEM_KIMI_BACK "*" TANDEM_CONTRACTIONS R"(?|\p{N}{1,3})" TANDEM_REST};
+
+constexpr GgufPreTokenizer kPreTokenizers[] = {
+    {.name = "default", .patterns = kDefault},
+    {.name = "gpt-2", .patterns = kGpt2},
+    {.name = "phi-2", .patterns = kGpt2},
+    {.name = "mpt", .patterns = kGpt2},
+    {.name = "olmo", .patterns = kGpt2},
+    {.name = "jais", .patterns = kGpt2},
+    {.name = "trillion", .patterns = kGpt2},
+    {.name = "gigachat", .patterns = kGpt2},
+    {.name = "a.x-4.0", .patterns = kGpt2},
+    {.name = "mellum", .patterns = kGpt2},
+    {.name = "exaone4", .patterns = kGpt2},
+    {.name = "granite-docling", .patterns = kGpt2},
+    {.name = "starcoder", .patterns = kDigitsThenGpt2},
+    {.name = "refact", .patterns = kDigitsThenGpt2},
+    {.name = "command-r", .patterns = kDigitsThenGpt2},
+    {.name = "smollm", .patterns = kDigitsThenGpt2},
+    {.name = "codeshell", .patterns = kDigitsThenGpt2},
+    {.name = "exaone", .patterns = kDigitsThenGpt2},
+    {.name = "minerva-7b", .patterns = kDigitsThenGpt2},
+    {.name = "llama-bpe", .patterns = kLlama3, .ignores_merges = true, .adds_bos = true},
+    {.name = "llama3", .patterns = kLlama3, .ignores_merges = true, .adds_bos = true},
+    {.name = "llama-v3", .patterns = kLlama3, .ignores_merges = true, .adds_bos = true},
+    {.name = "falcon3", .patterns = kLlama3, .ignores_merges = true, .adds_bos = true},
+    {.name = "falcon-h1", .patterns = kLlama3, .ignores_merges = true, .adds_bos = true},
+    {.name = "pixtral", .patterns = kLlama3, .ignores_merges = true, .adds_bos = true},
+    {.name = "midm-2.0", .patterns = kLlama3, .ignores_merges = true, .adds_bos = true},
+    {.name = "lfm2", .patterns = kLlama3, .ignores_merges = true, .adds_bos = true},
+    {.name = "dbrx", .patterns = kLlama3},
+    {.name = "smaug-bpe", .patterns = kLlama3},
+    {.name = "glm4", .patterns = kLlama3},
+    {.name = "chatglm-bpe", .patterns = kLlama3},
+    {.name = "qwen2", .patterns = kQwen2, .composes = true},
+    {.name = "deepseek-r1-qwen", .patterns = kQwen2},
+    {.name = "megrez", .patterns = kQwen2},
+    {.name = "stablelm2", .patterns = kQwen2},
+    {.name = "hunyuan", .patterns = kQwen2},
+    {.name = "solar-open", .patterns = kQwen2},
+    {.name = "grok-2", .patterns = kQwen2},
+    {.name = "qwen35", .patterns = kQwen35, .composes = true},
+    {.name = "falcon", .patterns = kFalcon},
+    {.name = "deepseek-llm", .patterns = kDeepSeekLlm},
+    {.name = "deepseek-coder", .patterns = kDeepSeekCoder},
+    {.name = "deepseek-v3", .patterns = kDeepSeekV3},
+    {.name = "hunyuan-dense", .patterns = kDeepSeekV3},
+    {.name = "joyai-llm", .patterns = kDeepSeekV3},
+    {.name = "gpt-4o", .patterns = kGpt4o},
+    {.name = "llama4", .patterns = kGpt4o},
+    {.name = "kanana2", .patterns = kGpt4o},
+    {.name = "minimax-m2", .patterns = kGpt4o},
+    {.name = "tekken", .patterns = kTekken, .ignores_merges = true, .adds_bos = true},
+    {.name = "bloom", .patterns = kBloom},
+    {.name = "poro-chat", .patterns = kBloom},
+    {.name = "gpt3-finnish", .patterns = kBloom},
+    {.name = "viking", .patterns = kViking},
+    {.name = "chameleon", .patterns = kChameleon, .adds_bos = true},
+    {.name = "superbpe", .patterns = kSuperBpe},
+    {.name = "bailingmoe", .patterns = kBailing},
+    {.name = "bailingmoe2", .patterns = kBailing},
+    {.name = "llada-moe", .patterns = kBailing},
+    {.name = "seed-coder", .patterns = kSeedCoder},
+    {.name = "kimi-k2", .patterns = kKimi},
+};
+
+}  // namespace
+
+const GgufPreTokenizer* FindGgufPreTokenizer(absl::string_view name) {
+  const auto* const found =
+      std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
+                   [name](const GgufPreTokenizer& known) { return known.name == name; });
+  return found == std::end(kPreTokenizers) ? nullptr : found;
+}
+
+absl::Span<const GgufPreTokenizer> GgufPreTokenizers() {
+  return kPreTokenizers;
+}
+
+nlohmann::json DescribePreTokenizer(const GgufPreTokenizer& pre_tokenizer) {
+  nlohmann::json steps = nlohmann::json::array();
+  // What the format calls byte level splits like GPT-2 by itself.
+  const bool ends_in_gpt2 = pre_tokenizer.patterns.back() == kGpt2Pattern;
+  const size_t count = pre_tokenizer.patterns.size() - (ends_in_gpt2 ? 1 : 0);
+  for (const char* const pattern : pre_tokenizer.patterns.first(count)) {
+    if (pattern == kDigit) {
+      steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+      continue;
+    }
+    steps.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  }
+  steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", ends_in_gpt2}});
+  return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+}
+
+std::string GgufPreTokenizerNames() {
+  const auto append_name = [](std::string* out, const GgufPreTokenizer& known) {
+    absl::StrAppend(out, known.name);
+  };
+  return absl::StrJoin(kPreTokenizers, ", ", append_name);
+}
+
+}  // namespace tandem
