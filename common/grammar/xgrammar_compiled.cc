@@ -233,14 +233,15 @@ class XGrammarState final : public ConstraintState {
   bool broken_ = false;
 };
 
-// Whether there is any output at all.
+// Whether there is any output at all. Every request under the constraint takes the steps of its beginning.
 absl::StatusOr<bool> AllowsAnything(const xgrammar::CompiledGrammar& grammar, int32_t vocab_size) {
   std::vector<uint32_t> mask(static_cast<size_t>(xgrammar::GetBitmaskSize(vocab_size)));
   xgrammar::GrammarMatcher matcher(grammar);
-  if (!matcher.WithinSteps(kMostSteps,
-                           [&] { matcher.FillNextTokenBitmask(Mask(absl::MakeSpan(mask)).tensor()); })) {
-    return Invalid("too ambiguous: too many branches have to be followed at its beginning");
-  }
+  const bool is_bounded = matcher.WithinSteps(kMostSteps, [&] {
+    matcher.Reset();
+    matcher.FillNextTokenBitmask(Mask(absl::MakeSpan(mask)).tensor());
+  });
+  if (!is_bounded) return Invalid("too many branches would have to be followed at its beginning");
   return std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
 }
 

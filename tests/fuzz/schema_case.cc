@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/model/config/strict_json.h"
 #include "tests/fuzz/constraint_case.h"
 #include "tests/fuzz/expression.h"
