@@ -44,9 +44,11 @@ file(CONFIGURE OUTPUT ${tandem_xgrammar}/build/config.cmake CONTENT "set(XGRAMMA
 # What we add to it: a change of that builds it anew.
 set(tandem_patch ${CMAKE_SOURCE_DIR}/common/cmake/patch_xgrammar.cmake)
 set(tandem_state_key ${CMAKE_SOURCE_DIR}/common/grammar/xgrammar_state_key.inc)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tandem_patch} ${tandem_state_key})
+set(tandem_bounds ${CMAKE_SOURCE_DIR}/common/grammar/xgrammar_bounds.inc)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tandem_patch} ${tandem_state_key} ${tandem_bounds})
 file(SHA256 ${tandem_patch} tandem_patch_digest)
 file(SHA256 ${tandem_state_key} tandem_state_key_digest)
+file(SHA256 ${tandem_bounds} tandem_bounds_digest)
 
 include(ExternalProject)
 ExternalProject_Add(tandem_xgrammar_build
@@ -58,7 +60,8 @@ ExternalProject_Add(tandem_xgrammar_build
   URL_HASH SHA256=${tandem_xgrammar_digest}
   DOWNLOAD_EXTRACT_TIMESTAMP ON
   PATCH_COMMAND ${CMAKE_COMMAND} -DSOURCE=<SOURCE_DIR> -DSTATE_KEY=${tandem_state_key}
-    -DDIGESTS=${tandem_patch_digest}${tandem_state_key_digest} -P ${tandem_patch}
+    -DBOUNDS=${tandem_bounds} -DDIGESTS=${tandem_patch_digest}${tandem_state_key_digest}${tandem_bounds_digest}
+    -P ${tandem_patch}
   CMAKE_ARGS
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=${tandem_xgrammar} -DCMAKE_INSTALL_LIBDIR=lib
     -DCMAKE_CXX_COMPILER=${tandem_xgrammar_compiler} -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}

@@ -60,16 +60,24 @@ class ConstraintState {
  public:
   virtual ~ConstraintState() = default;
 
-  // Accepts one more token. False, without a change, if it is not allowed here. An end-of-text token is
+  // Accepts one more token. False, without a change, if it is not allowed here, or if the text has so many
+  // readings that following them takes more than a bounded number of steps or bytes. An end-of-text token is
   // allowed where the constraint may end; nothing is allowed after it.
   virtual bool Accept(TokenId token) = 0;
-  // Removes the last `count` accepted tokens.
+  // Removes the last `count` accepted tokens, none of which has been settled.
   virtual void Rollback(uint32_t count) = 0;
-  // Sets bit t % 32 of word t / 32 for every token t that Accept would take, and clears the others. `mask`
-  // [MaskWords(vocabulary)].
+  // The tokens that have been accepted stay, so that what only their Rollback would need can go.
+  virtual void Settle() {}
+  // Sets bit t % 32 of word t / 32 for every token t that Accept would take, and clears the others; all if
+  // that takes too many steps. `mask` [MaskWords(vocabulary)].
   virtual void FillMask(absl::Span<uint32_t> mask) = 0;
-  // The bytes that must come next in any case. Empty if the output may end or continue in two ways.
+  // Bytes that must come next in any case, up to a bounded number of them. Empty if the output may end or
+  // continue in two ways.
   virtual std::string ForcedBytes() = 0;
+  // Whether nothing may come, or a token was refused, because finding out takes too many steps or bytes.
+  virtual bool gave_up() const { return false; }
+  // Steps that all these took so far: a measure of time that is the same on all machines.
+  virtual uint64_t steps() const { return 0; }
 };
 
 // A compiled constraint for one vocabulary. Immutable except for cached masks. Any number of outputs share
@@ -85,9 +93,11 @@ class CompiledConstraint {
   virtual uint64_t masks_found() const = 0;
 };
 
+// Most bytes of what LoadConstraint reads, which takes several times as much memory meanwhile.
+inline constexpr size_t kMostCompiledBytes = size_t{32} << 20;
 // Compiles a source into the input of LoadConstraint. Time, memory and stack are unbounded, so hostile
 // sources are compiled in a separate process (compile_process.h). InvalidArgument says what cannot be
-// compiled, or not exactly; Unimplemented without HasGrammars.
+// compiled, or not exactly, or has no finite text; Unimplemented without HasGrammars.
 absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
                                               const GrammarVocabulary& vocabulary);
 // Cached masks of a constraint, for states that recur.

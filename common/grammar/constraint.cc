@@ -1,14 +1,18 @@
 #include "common/grammar/constraint.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/grammar/call_marks.h"
+#include "common/grammar/finite_schema.h"
 #include "common/grammar/json_schema_check.h"
 #include "common/model/config/strict_json.h"
 
@@ -19,8 +23,15 @@ constexpr size_t kMostChoices = 10'000;
 constexpr size_t kMostTags = 1'000;
 constexpr size_t kMostTagBytes = 1'024;
 
+constexpr uint32_t kLastCodePoint = 0x10ffff;
+
 absl::Status Invalid(absl::string_view message) {
   return absl::InvalidArgumentError(message);
+}
+
+uint32_t HexDigit(char digit) {
+  return static_cast<uint32_t>(absl::ascii_isdigit(digit) ? digit - '0'
+                                                          : absl::ascii_tolower(digit) - 'a' + 10);
 }
 
 // Brackets of a regular expression or a grammar: how deep they nest. What stands in a string, in a class or
@@ -51,14 +62,43 @@ absl::Status CheckBrackets(absl::string_view text, bool is_grammar, size_t max_d
   return absl::OkStatus();
 }
 
-// A string of XGrammar's EBNF.
+// The text must be characters, and none of them NUL, at which XGrammar stops to read. Its escapes for code
+// points take any value, and make of those that are no characters what no output may hold.
+absl::Status CheckCharacters(absl::string_view text) {
+  if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
+    return Invalid(absl::StrCat("byte ", nul, ": NUL, expected an escape such as \\u0000 in its place"));
+  }
+  if (CleanUtf8(text) != text) return Invalid("not UTF-8");
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] != '\\') continue;
+    const size_t escape = i++;
+    const char kind = text[i];
+    if (kind != 'x' && kind != 'u' && kind != 'U') continue;
+    const bool braced = i + 1 < text.size() && text[i + 1] == '{';
+    const size_t begin = i + 1 + (braced ? 1 : 0);
+    // As many digits as there are, or as the escape takes.
+    const size_t most = braced || kind == 'x' ? text.size() : kind == 'u' ? 4 : 8;
+    uint32_t code = 0;
+    for (size_t at = begin; at < text.size() && at - begin < most && absl::ascii_isxdigit(text[at]); ++at) {
+      code = std::min<uint32_t>(16 * code + HexDigit(text[at]), kLastCodePoint + 1);
+    }
+    if (code > kLastCodePoint || (code >= 0xd800 && code < 0xe000)) {
+      return Invalid(absl::StrCat("byte ", escape,
+                                  ": an escape of no character, expected a code point up to 10ffff",
+                                  " other than d800 to dfff"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A string of XGrammar's EBNF. Its escapes have a fixed length: \x takes all hexadecimal digits that follow.
 std::string Quoted(absl::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') {
       absl::StrAppend(&quoted, "\\", absl::string_view(&c, 1));
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      absl::StrAppend(&quoted, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    } else if (absl::ascii_iscntrl(c)) {
+      absl::StrAppend(&quoted, "\\u", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad4));
     } else {
       quoted.push_back(c);
     }
@@ -91,6 +131,7 @@ absl::Status CheckTagText(absl::string_view text, absl::string_view field) {
   if (text.empty() || text.size() > kMostTagBytes) {
     return Invalid(absl::StrCat(field, ": ", text.size(), " bytes, expected 1 to ", kMostTagBytes));
   }
+  if (CleanUtf8(text) != text) return Invalid(absl::StrCat(field, ": not UTF-8"));
   return absl::OkStatus();
 }
 
@@ -103,7 +144,8 @@ absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLim
   }
   switch (source.form) {
     case ConstraintSource::Form::kJsonSchema:
-      return CheckJsonSchema(source.text, limits.max_depth);
+      TANDEM_RETURN_IF_ERROR(CheckJsonSchema(source.text, limits.max_depth));
+      return CheckFiniteSchema(nlohmann::json::parse(source.text));
     case ConstraintSource::Form::kStructuralTags:
       // Its parts have been looked at one by one.
       return ParseStrictJson(source.text, "structural tags", 0, {.max_depth = limits.max_depth + 8}).status();
@@ -111,6 +153,7 @@ absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLim
     case ConstraintSource::Form::kGrammar:
       break;
   }
+  TANDEM_RETURN_IF_ERROR(CheckCharacters(source.text));
   return CheckBrackets(source.text, source.form == ConstraintSource::Form::kGrammar, limits.max_depth);
 }
 
@@ -122,6 +165,7 @@ absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::strin
   std::set<absl::string_view> seen;
   for (size_t i = 0; i < choices.size(); ++i) {
     if (choices[i].empty()) return Invalid(absl::StrCat("choice ", i, ": empty"));
+    if (CleanUtf8(choices[i]) != choices[i]) return Invalid(absl::StrCat("choice ", i, ": not UTF-8"));
     if (!seen.insert(choices[i]).second) return Invalid(absl::StrCat("choice ", i, ": given twice"));
     absl::StrAppend(&source.text, i == 0 ? "" : " | ", Quoted(choices[i]));
   }

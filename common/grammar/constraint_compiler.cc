@@ -50,6 +50,8 @@ void ConstraintCompiler::Compile(const ConstraintSource& source, absl::string_vi
                                  absl::Time deadline, Done done) {
   std::string key = KeyOf(source);
   absl::StatusOr<Compiled> known = absl::UnavailableError("the server is shutting down");
+  std::vector<Waiter> given_way;
+  bool is_queued = false;
   {
     absl::MutexLock lock(&mutex_);
     const auto kept = kept_by_key_.find(key);
@@ -62,19 +64,42 @@ void ConstraintCompiler::Compile(const ConstraintSource& source, absl::string_vi
     } else if (!stopped_ && job != jobs_.end()) {
       job->second->waiters.push_back({.deadline = deadline, .done = std::move(done)});
       return;
-    } else if (!stopped_ && queue_.size() >= options_.max_waiting) {
-      known = absl::ResourceExhaustedError(
-          absl::StrCat(queue_.size(), " constraints wait to be compiled, which is the limit"));
     } else if (!stopped_) {
-      auto added = std::make_shared<Job>(
-          Job{.key = std::move(key), .source = source, .tenant = std::string(tenant), .waiters = {}});
-      added->waiters.push_back({.deadline = deadline, .done = std::move(done)});
-      jobs_.emplace(added->key, added);
-      queue_.push_back(std::move(added));
-      return;
+      if (queue_.size() >= options_.max_waiting) given_way = GiveWay(tenant);
+      is_queued = queue_.size() < options_.max_waiting;
+      if (is_queued) {
+        auto added = std::make_shared<Job>(
+            Job{.key = std::move(key), .source = source, .tenant = std::string(tenant), .waiters = {}});
+        added->waiters.push_back({.deadline = deadline, .done = std::move(done)});
+        jobs_.emplace(added->key, added);
+        queue_.push_back(std::move(added));
+      } else {
+        known = QueueIsFull();
+      }
     }
   }
-  std::move(done)(std::move(known));
+  for (Waiter& waiter : given_way) std::move(waiter.done)(QueueIsFull());
+  if (!is_queued) std::move(done)(std::move(known));
+}
+
+absl::Status ConstraintCompiler::QueueIsFull() const {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(options_.max_waiting, " constraints wait to be compiled, which is the limit"));
+}
+
+std::vector<ConstraintCompiler::Waiter> ConstraintCompiler::GiveWay(absl::string_view tenant) {
+  absl::flat_hash_map<absl::string_view, size_t> waiting;
+  for (const std::shared_ptr<Job>& job : queue_) ++waiting[job->tenant];
+  const auto most = std::max_element(waiting.begin(), waiting.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto own = waiting.find(tenant);
+  if (most == waiting.end() || most->second <= 1 + (own == waiting.end() ? 0 : own->second)) return {};
+  const auto last = std::find_if(queue_.rbegin(), queue_.rend(),
+                                 [&](const std::shared_ptr<Job>& job) { return job->tenant == most->first; });
+  const std::shared_ptr<Job> job = *last;
+  queue_.erase(std::next(last).base());
+  jobs_.erase(job->key);
+  return std::exchange(job->waiters, {});
 }
 
 // The first in the queue of the tenant whose last turn is longest ago.
@@ -130,9 +155,9 @@ absl::StatusOr<ConstraintCompiler::Compiled> ConstraintCompiler::CompileJob(cons
       answer.ok() ? LoadConstraint(*answer, vocabulary_) : absl::StatusOr<Compiled>(answer.status());
   // A failure that the constraint did not cause may not recur.
   if (compiled.ok()) {
-    Keep(job.key, compiled, (*compiled)->memory_bytes());
+    Keep(job, compiled, (*compiled)->memory_bytes());
   } else if (absl::IsInvalidArgument(compiled.status())) {
-    Keep(job.key, compiled, compiled.status().message().size());
+    Keep(job, compiled, compiled.status().message().size());
   }
   return compiled;
 }
@@ -217,21 +242,37 @@ void ConstraintCompiler::Expire() {
   }
 }
 
-void ConstraintCompiler::Keep(const std::string& key, const absl::StatusOr<Compiled>& compiled,
-                              size_t bytes) {
+// The least recently used of the tenant with most bytes.
+std::list<ConstraintCompiler::Entry>::iterator ConstraintCompiler::Victim() {
+  const auto most = std::max_element(tenant_bytes_.begin(), tenant_bytes_.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  auto victim = std::prev(kept_.end());
+  while (victim->tenant != most->first) --victim;
+  return victim;
+}
+
+void ConstraintCompiler::Keep(const Job& job, const absl::StatusOr<Compiled>& compiled, size_t bytes) {
   int64_t change = 0;
   std::list<Entry> dropped;  // Ends without the lock.
   {
     absl::MutexLock lock(&mutex_);
     const auto before = static_cast<int64_t>(kept_bytes_);
     // Each key stands here twice.
-    kept_.push_front({.key = key, .compiled = compiled, .bytes = bytes + 2 * key.size() + kEntryBytes});
-    kept_by_key_[key] = kept_.begin();
+    kept_.push_front({.key = job.key,
+                      .tenant = job.tenant,
+                      .compiled = compiled,
+                      .bytes = bytes + 2 * job.key.size() + 2 * job.tenant.size() + kEntryBytes});
+    kept_by_key_[job.key] = kept_.begin();
     kept_bytes_ += kept_.front().bytes;
+    tenant_bytes_[job.tenant] += kept_.front().bytes;
     while (kept_bytes_ > options_.cache_bytes) {
-      kept_bytes_ -= kept_.back().bytes;
-      kept_by_key_.erase(kept_.back().key);
-      dropped.splice(dropped.end(), kept_, std::prev(kept_.end()));
+      const auto victim = Victim();
+      kept_bytes_ -= victim->bytes;
+      const auto owner = tenant_bytes_.find(victim->tenant);
+      owner->second -= victim->bytes;
+      if (owner->second == 0) tenant_bytes_.erase(owner);
+      kept_by_key_.erase(victim->key);
+      dropped.splice(dropped.end(), kept_, victim);
     }
     change = static_cast<int64_t>(kept_bytes_) - before;
   }

@@ -33,8 +33,9 @@ class ConstraintCompilerListener {
 };
 
 // Compiles constraints for one vocabulary, one at a time, in a separate process that is killed if it takes
-// too long (compile_process.h). Tenants take turns. Results, including failures, are cached by source, up to
-// a number of bytes. Thread-safe.
+// too long (compile_process.h). Tenants take turns, and one that has more waiting than others gives way when
+// too many wait. Results, including failures, are cached by source, up to a number of bytes; then the tenant
+// that has most of them loses its least recently used. Thread-safe.
 class ConstraintCompiler {
  public:
   struct Options {
@@ -75,6 +76,7 @@ class ConstraintCompiler {
   };
   struct Entry {
     std::string key;
+    std::string tenant;  // That asked first.
     absl::StatusOr<Compiled> compiled;
     size_t bytes = 0;
   };
@@ -87,7 +89,12 @@ class ConstraintCompiler {
   absl::StatusOr<std::string> AwaitAnswer(absl::Duration max_cpu_time, absl::Duration max_time);
   absl::Status StartProcess();
   void Expire();
-  void Keep(const std::string& key, const absl::StatusOr<Compiled>& compiled, size_t bytes);
+  // Takes out of a full queue the last job of the tenant with most of them, unless `tenant` has as many
+  // itself.
+  std::vector<Waiter> GiveWay(absl::string_view tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status QueueIsFull() const;
+  void Keep(const Job& job, const absl::StatusOr<Compiled>& compiled, size_t bytes);
+  std::list<Entry>::iterator Victim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_ || !queue_.empty(); }
 
   const Options options_;
@@ -108,6 +115,7 @@ class ConstraintCompiler {
   std::list<Entry> kept_ ABSL_GUARDED_BY(mutex_);  // Used last first.
   absl::flat_hash_map<std::string, std::list<Entry>::iterator> kept_by_key_ ABSL_GUARDED_BY(mutex_);
   size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<std::string, size_t> tenant_bytes_ ABSL_GUARDED_BY(mutex_);  // Of these.
   std::thread thread_;
 };
 

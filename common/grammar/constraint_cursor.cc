@@ -21,7 +21,9 @@ bool ConstraintCursor::MoveTo(absl::Span<const TokenId> path) {
 
 bool ConstraintCursor::Commit(TokenId token) {
   MoveTo({});
-  return state_->Accept(token);
+  if (!state_->Accept(token)) return false;
+  state_->Settle();
+  return true;
 }
 
 }  // namespace tandem

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,6 +28,8 @@ class ConstraintCursor {
   // ConstraintState's FillMask, at the current node.
   void FillMask(absl::Span<uint32_t> mask) { state_->FillMask(mask); }
   std::string ForcedBytes() { return state_->ForcedBytes(); }
+  bool gave_up() const { return state_->gave_up(); }
+  uint64_t steps() const { return state_->steps(); }
 
   // Appends `token` to the output and makes it the root. False, without a change of the root, if it is not
   // allowed.

@@ -126,7 +126,7 @@ TEST(ConstraintTest, ChoicesAreOneOfTheTexts) {
               HasSubstr("choice 1: empty"));
   EXPECT_THAT(std::string(ConstraintOfChoices(Texts({"a", "a"})).status().message()),
               HasSubstr("choice 1: given twice"));
-  EXPECT_EQ(ConstraintOfChoices(Texts({"a\"b", "\n\\"}))->text, R"(root ::= "a\"b" | "\x0a\\")");
+  EXPECT_EQ(ConstraintOfChoices(Texts({"a\"b", "\n\\"}))->text, R"(root ::= "a\"b" | "\u000a\\")");
 }
 
 TEST(ConstraintTest, BoundsWhatIsSent) {
@@ -351,14 +351,14 @@ class ConstraintCompilerTest : public GrammarTest, public ConstraintCompilerList
   }
 
   absl::StatusOr<ConstraintCompiler::Compiled> Ask(const ConstraintSource& source,
-                                                   absl::Time deadline = absl::InfiniteFuture()) {
+                                                   absl::Time deadline = absl::InfiniteFuture(),
+                                                   absl::string_view tenant = "tenant") {
     absl::Notification done;
     absl::StatusOr<ConstraintCompiler::Compiled> answer = absl::UnknownError("not answered");
-    compiler_->Compile(source, "tenant", deadline,
-                       [&](absl::StatusOr<ConstraintCompiler::Compiled> compiled) {
-                         answer = std::move(compiled);
-                         done.Notify();
-                       });
+    compiler_->Compile(source, tenant, deadline, [&](absl::StatusOr<ConstraintCompiler::Compiled> compiled) {
+      answer = std::move(compiled);
+      done.Notify();
+    });
     done.WaitForNotification();
     return answer;
   }
@@ -401,6 +401,41 @@ TEST_F(ConstraintCompilerTest, ForgetsWhatWasUsedLongestAgo) {
   ASSERT_TRUE(Ask(Regex("a")).ok());
   EXPECT_EQ(known_, 0);
   EXPECT_EQ(cached_bytes_, 0);
+}
+
+TEST_F(ConstraintCompilerTest, WhoHasMostIsForgottenFirst) {
+  Start({});
+  const size_t bytes = Ask(Regex("a")).value()->memory_bytes();
+  Start({.cache_bytes = 5 * bytes});
+  ASSERT_TRUE(Ask(Regex("mine"), absl::InfiniteFuture(), "quiet").ok());
+  for (int i = 0; i < 12; ++i) {
+    ASSERT_TRUE(Ask(Regex(absl::StrCat("other", i)), absl::InfiniteFuture(), "busy").ok());
+  }
+  const int before = known_;
+  ASSERT_TRUE(Ask(Regex("mine"), absl::InfiniteFuture(), "quiet").ok());
+  EXPECT_EQ(known_, before + 1);
+  EXPECT_LE(cached_bytes_, static_cast<int64_t>(6 * bytes));
+}
+
+TEST_F(ConstraintCompilerTest, WhoHasMostWaitingGivesWay) {
+  Start({.max_time = absl::Milliseconds(500), .max_waiting = 2});
+  std::atomic<int> exhausted = 0;
+  std::atomic<int> answered = 0;
+  constexpr int kMany = 4;
+  for (int i = 0; i < kMany; ++i) {
+    compiler_->Compile(Regex(absl::StrCat("((a{1,9000}){1,9000}){1,900", i, "}")), "busy",
+                       absl::InfiniteFuture(),
+                       [&](const absl::StatusOr<ConstraintCompiler::Compiled>& compiled) {
+                         exhausted += absl::IsResourceExhausted(compiled.status()) ? 1 : 0;
+                         ++answered;
+                       });
+  }
+  const absl::Status quiet = Ask(Regex("[ab]"), absl::InfiniteFuture(), "quiet").status();
+  EXPECT_TRUE(quiet.ok()) << quiet;
+  // One for whom there was no room, and one that had to leave.
+  EXPECT_GE(exhausted, 2);
+  compiler_.reset();
+  EXPECT_EQ(answered, kMany);
 }
 
 TEST_F(ConstraintCompilerTest, EndsWhatTakesTooLongAndGoesOn) {

@@ -18,13 +18,16 @@ bool MaskCache::Find(absl::string_view state, absl::Span<uint32_t> mask) {
 
 void MaskCache::Put(absl::string_view state, absl::Span<const uint32_t> mask) {
   assert(mask.size() == words_);
-  if (max_masks_ == 0) return;
+  const size_t most_bytes = max_masks_ * kNameBytes;
+  if (max_masks_ == 0 || state.size() > most_bytes) return;
   const absl::MutexLock lock(&mutex_);
   if (places_.contains(state)) return;
-  if (entries_.size() == max_masks_) {
+  while (!entries_.empty() && (entries_.size() == max_masks_ || name_bytes_ + state.size() > most_bytes)) {
+    name_bytes_ -= entries_.back().state.size();
     places_.erase(entries_.back().state);
     entries_.pop_back();
   }
+  name_bytes_ += state.size();
   entries_.push_front({.state = std::string(state), .mask = {mask.begin(), mask.end()}});
   places_.emplace(entries_.front().state, entries_.begin());
 }

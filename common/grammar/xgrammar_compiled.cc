@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -15,6 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/grammar/call_marks.h"
 #include "common/grammar/compiled.h"
+#include "common/grammar/finite_texts.h"
 #include "common/grammar/mask_cache.h"
 #include "common/grammar/token_mask.h"
 #include "common/grammar/xgrammar_log.h"
@@ -25,9 +28,25 @@ namespace {
 
 // Of a message of XGrammar, which may quote the source.
 constexpr size_t kMostMessageBytes = 400;
+// Steps to take a token, to make a mask or to find what is forced, before others would notice
+// (xgrammar_bounds.inc).
+constexpr int64_t kMostSteps = 200'000;
+// What a state may remember of its output, and how much of it is not worth looking through.
+constexpr size_t kMostHistoryBytes = size_t{32} << 20;
+constexpr size_t kLeastSettledBytes = size_t{1} << 18;
 
 absl::Status Invalid(absl::string_view message) {
   return absl::InvalidArgumentError(message.substr(0, kMostMessageBytes));
+}
+
+// Without the beginning of a character at its end.
+absl::string_view WholeCharacters(absl::string_view text) {
+  size_t end = text.size();
+  while (end > 0 && text.size() - end < 3 && (text[end - 1] & 0xc0) == 0x80) --end;
+  if (end == 0) return text;
+  const auto lead = static_cast<unsigned char>(text[end - 1]);
+  const size_t length = lead >= 0xf8 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+  return text.size() - (end - 1) < length ? text.substr(0, end - 1) : text;
 }
 
 xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::TokenizerInfo& info) {
@@ -49,15 +68,14 @@ xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::To
 
 // Rules may have budgets of tokens or characters. Then a state would depend on more than the accepted tokens:
 // on whether masks were requested in between. Masks cannot express temperatures and lazy rules.
-absl::Status CheckRules(const xgrammar::Grammar& grammar) {
+absl::Status CheckRules(const nlohmann::json& grammar) {
   // name, body, lookahead and two words on it, token budget, character budget, capture, lazy, temperature.
   constexpr size_t kTokenBudget = 4;
   constexpr size_t kCharacterBudget = 5;
   constexpr size_t kCapture = 6;
   constexpr size_t kLazy = 7;
   constexpr size_t kTemperature = 8;
-  const nlohmann::json json = nlohmann::json::parse(grammar.SerializeJSON());
-  for (const nlohmann::json& rule : json.at("rules")) {
+  for (const nlohmann::json& rule : grammar.at("rules")) {
     if (rule.size() != kTemperature + 1) {
       return absl::InternalError("XGrammar's rules have an unexpected form");
     }
@@ -136,17 +154,20 @@ class XGrammarState final : public ConstraintState {
       : constraint_(std::move(constraint)), matcher_(constraint_->grammar()) {}
 
   bool Accept(TokenId token) override {
-    if (broken_ || matcher_.IsTerminated()) return false;
-    try {
-      return matcher_.AcceptToken(token);
-    } catch (const std::exception&) {
-      broken_ = true;
-      return false;
-    }
+    if (broken_ || matcher_.IsTerminated() || stuck_at_ == num_accepted_) return false;
+    bool accepted = false;
+    gave_up_ = !Try([&] { accepted = matcher_.AcceptToken(token); });
+    if (!accepted || gave_up_) return false;
+    ++num_accepted_;
+    gave_up_ = matcher_.HistoryBytes() > kMostHistoryBytes;
+    if (gave_up_) Rollback(1);
+    return !gave_up_;
   }
 
   void Rollback(uint32_t count) override {
     if (broken_ || count == 0) return;
+    num_accepted_ -= count;
+    if (stuck_at_ > num_accepted_) stuck_at_.reset();
     try {
       matcher_.Rollback(static_cast<int>(count));
     } catch (const std::exception&) {
@@ -154,42 +175,73 @@ class XGrammarState final : public ConstraintState {
     }
   }
 
+  void Settle() override {
+    // Each time as much has come as was left the last time, so that all this takes as long as the output is
+    // long.
+    if (broken_ || matcher_.HistoryBytes() < settle_at_) return;
+    matcher_.Forget();
+    settle_at_ = std::max(kLeastSettledBytes, 2 * matcher_.HistoryBytes());
+  }
+
   void FillMask(absl::Span<uint32_t> mask) override {
     if (!broken_ && !matcher_.IsTerminated()) {
-      try {
-        // By our patch the name of the state (xgrammar_state_key.inc), empty if it has none.
-        const std::string state = matcher_._DebugPrintInternalState();
-        if (!state.empty() && constraint_->masks().Find(state, mask)) return;
-        matcher_.FillNextTokenBitmask(Mask(mask).tensor());
-        if (!state.empty()) constraint_->masks().Put(state, mask);
-        return;
-      } catch (const std::exception&) {
-        broken_ = true;
-      }
+      if (TryFillMask(mask)) return;
+      // Nothing may come where it is not known what may.
+      stuck_at_ = num_accepted_;
+      gave_up_ = true;
     }
     std::fill(mask.begin(), mask.end(), 0u);
   }
 
   std::string ForcedBytes() override {
-    if (broken_ || matcher_.IsTerminated()) return {};
+    std::string forced;
+    if (broken_ || matcher_.IsTerminated()) return forced;
+    Try([&] { forced = matcher_.FindJumpForwardString(); });
+    // The last character may have been cut.
+    return std::string(WholeCharacters(forced));
+  }
+
+  bool gave_up() const override { return gave_up_; }
+  uint64_t steps() const override { return static_cast<uint64_t>(matcher_.StepsTaken()); }
+
+ private:
+  // False, without a change, if that takes too long.
+  bool Try(const std::function<void()>& call) {
     try {
-      return matcher_.FindJumpForwardString();
+      return matcher_.WithinSteps(kMostSteps, call);
     } catch (const std::exception&) {
       broken_ = true;
-      return {};
+      return false;
     }
   }
 
- private:
+  bool TryFillMask(absl::Span<uint32_t> mask) {
+    // By our patch the name of the state (xgrammar_state_key.inc), empty if it has none.
+    const std::string state = matcher_._DebugPrintInternalState();
+    if (!state.empty() && constraint_->masks().Find(state, mask)) return true;
+    if (!Try([&] { matcher_.FillNextTokenBitmask(Mask(mask).tensor()); })) return false;
+    if (!state.empty()) constraint_->masks().Put(state, mask);
+    return true;
+  }
+
   const std::shared_ptr<const XGrammarConstraint> constraint_;  // Goes after what refers to it.
   xgrammar::GrammarMatcher matcher_;
+  size_t settle_at_ = kLeastSettledBytes;
+  uint64_t num_accepted_ = 0;
+  std::optional<uint64_t> stuck_at_;  // After so many tokens the mask would have taken too many steps.
+  bool gave_up_ = false;
   bool broken_ = false;
 };
 
-// Whether there is any output at all.
-bool AllowsAnything(const xgrammar::CompiledGrammar& grammar, int32_t vocab_size) {
+// Whether there is any output at all. Every request under the constraint takes the steps of its beginning.
+absl::StatusOr<bool> AllowsAnything(const xgrammar::CompiledGrammar& grammar, int32_t vocab_size) {
   std::vector<uint32_t> mask(static_cast<size_t>(xgrammar::GetBitmaskSize(vocab_size)));
-  xgrammar::GrammarMatcher(grammar).FillNextTokenBitmask(Mask(absl::MakeSpan(mask)).tensor());
+  xgrammar::GrammarMatcher matcher(grammar);
+  const bool is_bounded = matcher.WithinSteps(kMostSteps, [&] {
+    matcher.Reset();
+    matcher.FillNextTokenBitmask(Mask(absl::MakeSpan(mask)).tensor());
+  });
+  if (!is_bounded) return Invalid("too many branches would have to be followed at its beginning");
   return std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
 }
 
@@ -214,7 +266,12 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     xgrammar::Grammar grammar = MakeGrammar(spelled, info);
     // What it warns of it takes no notice of, and then outputs may break the constraint.
     if (!warnings.texts().empty()) return Invalid(warnings.texts().front());
-    TANDEM_RETURN_IF_ERROR(CheckRules(grammar));
+    nlohmann::json json = nlohmann::json::parse(grammar.SerializeJSON());
+    TANDEM_RETURN_IF_ERROR(CheckRules(json));
+    TANDEM_ASSIGN_OR_RETURN(const bool pruned, KeepFiniteTexts(&json));
+    if (pruned) {
+      TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(json.dump()));
+    }
     if (is_tags || source.form == ConstraintSource::Form::kJsonSchema) {
       TANDEM_ASSIGN_OR_RETURN(grammar, WithoutControlCharacters(grammar));
     }
@@ -224,10 +281,14 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     }
     xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
     const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
-    if (!AllowsAnything(compiled, vocabulary.size())) {
-      return Invalid("no text of the model's tokens satisfies it");
+    TANDEM_ASSIGN_OR_RETURN(const bool allows_anything, AllowsAnything(compiled, vocabulary.size()));
+    if (!allows_anything) return Invalid("no text of the model's tokens satisfies it");
+    std::string encoded = compiled.SerializeJSON();
+    if (encoded.size() > kMostCompiledBytes) {
+      return Invalid(
+          absl::StrCat("compiled it has ", encoded.size(), " bytes, expected at most ", kMostCompiledBytes));
     }
-    return compiled.SerializeJSON();
+    return encoded;
   } catch (const std::bad_alloc&) {
     return absl::InvalidArgumentError("its compilation takes too much memory");
   } catch (const std::exception& error) {

@@ -30,6 +30,7 @@ bool FakeConstraint::Accept(TokenId token) {
 }
 
 void FakeConstraint::FillMask(absl::Span<uint32_t> mask) {
+  steps_ += options_.mask_steps;
   std::fill(mask.begin(), mask.end(), 0u);
   for (TokenId token = 0; token < options_.vocab_size; ++token) {
     const auto at = static_cast<uint32_t>(token);

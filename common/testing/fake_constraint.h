@@ -22,6 +22,7 @@ class FakeConstraint final : public ConstraintState {
     int32_t vocab_size = 64;
     std::shared_ptr<const Tokenizer> tokenizer = nullptr;  // Of forced bytes; none: none are told.
     size_t dead_end = SIZE_MAX;  // How many tokens there are at most, without a way to end.
+    uint64_t mask_steps = 0;     // That it says a mask took.
   };
   explicit FakeConstraint(Options options) : options_(std::move(options)) {}
 
@@ -34,10 +35,12 @@ class FakeConstraint final : public ConstraintState {
   void Rollback(uint32_t count) override { taken_.resize(taken_.size() - count); }
   void FillMask(absl::Span<uint32_t> mask) override;
   std::string ForcedBytes() override;
+  uint64_t steps() const override { return steps_; }
 
  private:
   const Options options_;
   TokenIds taken_;
+  uint64_t steps_ = 0;
 };
 
 }  // namespace tandem

@@ -9,6 +9,14 @@
 #include "drafter/drafting/draft_session.h"
 
 namespace tandem {
+namespace {
+
+// Steps of one call, and of those for the output so far. What takes more holds up drafts for others; drafting
+// without the constraint only costs rejected ones.
+constexpr uint64_t kMostSteps = 100'000;
+constexpr uint64_t kMostReplaySteps = 2'000'000;
+
+}  // namespace
 
 void DraftSession::AwaitConstraint(const OpenSession& open) {
   constraint_.reset();
@@ -23,9 +31,10 @@ void DraftSession::Constrain(std::unique_ptr<ConstraintState> state, const Clock
   const TokenIds output = std::exchange(output_, {});
   auto constraint = std::make_unique<ConstraintCursor>(std::move(state));
   for (const TokenId token : output) {
-    if (!constraint->Commit(token)) return;
+    if (!constraint->Commit(token) || constraint->steps() > kMostReplaySteps) return;
   }
   constraint_ = std::move(constraint);
+  constraint_steps_ = constraint_->steps();
   mask_clock_ = clock;
   ++counters_->constrained_sessions;
   // A child that has been drawn stays one, whatever it is: the verifier's rule counts on it.
@@ -48,6 +57,13 @@ void DraftSession::FollowConstraint(absl::Span<const TokenId> committed) {
   }
 }
 
+// Looks at what has been done since it was called last.
+void DraftSession::LeaveExpensiveConstraint() {
+  if (constraint_ == nullptr) return;
+  const uint64_t before = std::exchange(constraint_steps_, constraint_->steps());
+  if (constraint_steps_ - before > kMostSteps) constraint_.reset();
+}
+
 // False if a token on the path to `parent` may not come, or there is nothing below.
 bool DraftSession::MoveBelow(NodeId parent) {
   TokenIds path;
@@ -56,6 +72,7 @@ bool DraftSession::MoveBelow(NodeId parent) {
 }
 
 bool DraftSession::MayCome(NodeId parent, TokenId token) {
+  LeaveExpensiveConstraint();
   if (constraint_ == nullptr) return true;
   TokenIds path;
   for (const NodeId id : tree_.Path(parent)) path.push_back(tree_.Find(id)->token);
@@ -66,6 +83,7 @@ bool DraftSession::MayCome(NodeId parent, TokenId token) {
 // Masks the tokens below `parent` to the allowed ones. False if none is allowed: after the end of the output,
 // and below forbidden nodes.
 bool DraftSession::MaskBelow(NodeId parent, absl::Span<float> logits) {
+  LeaveExpensiveConstraint();
   if (constraint_ == nullptr) return true;
   const absl::Time start = mask_clock_->Now();
   ++counters_->masked_rows;

@@ -305,6 +305,7 @@ class DraftSession {
   bool MoveBelow(NodeId parent);
   bool MayCome(NodeId parent, TokenId token);
   bool MaskBelow(NodeId parent, absl::Span<float> logits);
+  void LeaveExpensiveConstraint();
   TokenProbabilities LevelBelow(NodeId parent, uint32_t depth);
 
   // Growth (tree_growth.cc).
@@ -407,6 +408,7 @@ class DraftSession {
   bool awaits_constraint_ = false;                // Open has brought one,
   TokenIds output_;                               // and this is the output so far, while it is compiled.
   std::unique_ptr<ConstraintCursor> constraint_;  // Its output is that of the last commit.
+  uint64_t constraint_steps_ = 0;                 // That it has taken when that was looked at last.
   const Clock* mask_clock_ = nullptr;
   std::vector<uint32_t> mask_;
 

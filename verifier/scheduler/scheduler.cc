@@ -17,6 +17,9 @@ constexpr uint32_t kViolationsToQuarantine = 3;
 // More than this many, without growth in between, and the session is no longer drafted.
 constexpr uint32_t kResyncsInARow = 4;
 
+// Steps of constraints in one pass of the engine, unless one session takes more.
+constexpr uint64_t kMostConstraintSteps = 400'000;
+
 // A response that came sooner was sent before the request.
 constexpr absl::Duration kShortestWait = absl::Microseconds(20);
 
@@ -367,6 +370,7 @@ void Scheduler::ChooseRounds(absl::Time now, uint32_t max_rounds) {
   for (const auto& [id, session] : running_) {
     if (session->prefilled()) rounds_.push_back(session.get());
   }
+  ShareConstraintSteps();
   if (rounds_.size() <= max_rounds) return;
   const auto turn = [now](const Session* session) {
     return std::tuple(!session->ReadyForRound(now), session->last_served(), session->id());
@@ -374,6 +378,26 @@ void Scheduler::ChooseRounds(absl::Time now, uint32_t max_rounds) {
   std::sort(rounds_.begin(), rounds_.end(),
             [&](const Session* a, const Session* b) { return turn(a) < turn(b); });
   rounds_.resize(max_rounds);
+}
+
+// Others' tokens wait for the masks of a step. Sessions whose constraints take long to follow take turns:
+// those that were served last sit this step out when all together would take more than one may.
+void Scheduler::ShareConstraintSteps() {
+  const auto steps = [](const Session* session) {
+    const SessionConstraint* const constraint = session->request().constraint.get();
+    return constraint == nullptr ? 0 : constraint->round_steps();
+  };
+  uint64_t all = 0;
+  for (const Session* session : rounds_) all += steps(session);
+  if (all <= kMostConstraintSteps) return;
+  std::stable_sort(rounds_.begin(), rounds_.end(),
+                   [](const Session* a, const Session* b) { return a->last_served() < b->last_served(); });
+  uint64_t taken = 0;
+  std::erase_if(rounds_, [&](const Session* session) {
+    const bool sits_out = taken > 0 && steps(session) > 0 && taken + steps(session) > kMostConstraintSteps;
+    if (!sits_out) taken += steps(session);
+    return sits_out;
+  });
 }
 
 absl::Status Scheduler::StartEngine() {

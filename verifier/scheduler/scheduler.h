@@ -286,6 +286,7 @@ class Scheduler {
   // One forward pass: its rows, and their results.
   void PlanRounds(absl::Time now);
   void ChooseRounds(absl::Time now, uint32_t max_rounds);
+  void ShareConstraintSteps();
   // Prompts (prefill.cc).
   void PlanPrefill(absl::Time now);
   void PlanPrefillOf(Session& session, uint32_t max_rows, absl::Time now);

@@ -46,8 +46,11 @@ absl::Status Session::TakeChoice(TokenId token, uint32_t position) {
   // Where nothing has a chance, token 0 was chosen.
   if (!sampler_.Allows(token, position))
     return nothing_left("sampling: no token that is allowed and not banned");
-  if (request_.constraint != nullptr && !request_.constraint->Commit(token))
-    return nothing_left("constraint: no token of the model");
+  if (request_.constraint != nullptr && !request_.constraint->Commit(token)) {
+    return nothing_left(request_.constraint->gave_up()
+                            ? "constraint: the output has more readings than can be followed, and no token"
+                            : "constraint: no token of the model");
+  }
   return absl::OkStatus();
 }
 

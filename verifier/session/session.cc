@@ -373,11 +373,20 @@ void Session::GiveSlots() {
   }
 }
 
+// An engine that chooses needs the masks of all rows beforehand. The tree ends before the first node without.
+void Session::MaskAhead() {
+  if (!chooses_in_engine_ || request_.constraint == nullptr) return;
+  const size_t num_nodes = request_.constraint->MaskAhead(selected_) - 1;
+  selected_.resize(num_nodes);
+  guesses_.resize(num_nodes);
+}
+
 void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   assert(prefilled());
   slots_.clear();
   tails_.clear();
   tail_ends_.clear();
+  MaskAhead();
   GiveSlots();
   const bool drawn = samples_drafts() && !guesses_.empty() && guesses_[0].IsBy(DraftOrigin::kDrafter);
   draws_ = drawn ? mirror_.DrawsOf(selected_) : std::vector<DrawGroup>();
@@ -412,8 +421,7 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   if (!chooses_in_engine_) return;
   absl::Span<const std::vector<uint32_t>> allowed;
   if (request_.constraint != nullptr) {
-    request_.constraint->MaskAhead(selected_);
-    allowed = request_.constraint->masks_ahead();
+    allowed = request_.constraint->masks_ahead().first(1 + selected_.size());
   }
   choices_.Plan({.sampling = &request_.sampling,
                  .sampler = &sampler_,

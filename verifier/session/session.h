@@ -370,6 +370,7 @@ class Session {
   OriginSummary& SummaryOf(DraftOrigin origin, const std::string& drafter);
   uint32_t DepthWanted(const RoundCosts& costs);
   void GiveSlots();
+  void MaskAhead();
   // Appends the target's choice to the output. An error if the constraint forbids `token`; then it allowed no
   // token.
   absl::Status TakeChoice(TokenId token, uint32_t position);

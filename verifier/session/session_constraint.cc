@@ -18,6 +18,9 @@ constexpr size_t kLastTokens = 16;
 // be spelled together with following bytes, which are unknown.
 constexpr float kForcedScore = 0.95f;
 constexpr float kLastForcedScore = 0.6f;
+// Steps for the candidates of one round, and for their masks. Drafts only have to be fast, so that what would
+// take longer has none; it depends on the output alone how long that takes, not on the machine.
+constexpr uint64_t kMostTreeSteps = 200'000;
 
 }  // namespace
 
@@ -43,12 +46,18 @@ TokenIds SessionConstraint::PathTo(int32_t place) const {
   return path;
 }
 
+bool SessionConstraint::HasStepsLeft(uint64_t start) const {
+  return cursor_.steps() - start <= kMostTreeSteps;
+}
+
 std::vector<bool> SessionConstraint::Allowed() {
-  std::vector<bool> allowed(links_.size());
-  for (size_t i = 0; i < links_.size(); ++i) {
-    const int32_t parent = links_[i].parent;
-    allowed[i] = (parent == kRoot || allowed[static_cast<size_t>(parent)]) &&
-                 cursor_.MoveTo(PathTo(static_cast<int32_t>(i)));
+  const uint64_t start = cursor_.steps();
+  const uint64_t most = kMostTreeSteps / std::max<uint64_t>(mask_steps_, 1);
+  std::vector<bool> allowed;
+  while (allowed.size() < std::min<uint64_t>(links_.size(), most) && HasStepsLeft(start)) {
+    const int32_t parent = links_[allowed.size()].parent;
+    allowed.push_back((parent == kRoot || allowed[static_cast<size_t>(parent)]) &&
+                      cursor_.MoveTo(PathTo(static_cast<int32_t>(allowed.size()))));
   }
   return allowed;
 }
@@ -83,7 +92,7 @@ uint32_t SessionConstraint::DropForbidden(std::vector<TreeNode>* nodes,
   SetLinks(*nodes);
   const std::vector<bool> allowed = Allowed();
   size_t kept = 0;
-  for (size_t i = 0; i < nodes->size(); ++i) {
+  for (size_t i = 0; i < allowed.size(); ++i) {
     const int32_t parent = links_[i].parent;
     if (allowed[i]) {
       (*nodes)[kept++] = (*nodes)[i];
@@ -103,7 +112,7 @@ uint32_t SessionConstraint::DropForbidden(std::vector<ProposedNode>* nodes) {
   const std::vector<bool> allowed = Allowed();
   std::vector<int32_t> places(nodes->size(), kRoot);  // Of those that stay.
   size_t kept = 0;
-  for (size_t i = 0; i < nodes->size(); ++i) {
+  for (size_t i = 0; i < allowed.size(); ++i) {
     if (!allowed[i]) continue;
     ProposedNode node = (*nodes)[i];
     if (node.parent >= 0) node.parent = places[static_cast<size_t>(node.parent)];
@@ -149,11 +158,13 @@ std::vector<GrowthBranch<SessionConstraint::Spelled>> SessionConstraint::NextFor
 }
 
 std::vector<ProposedNode> SessionConstraint::Forced(const ProposalLimits& limits) {
+  const uint64_t start = cursor_.steps();
   cursor_.MoveTo({});
   forced_ = cursor_.ForcedBytes();
   if (forced_.empty()) return {};
-  return GrowBestFirst(Spelled{}, limits,
-                       [this](const Spelled& spelled) { return NextForced(forced_, spelled); });
+  return GrowBestFirst(Spelled{}, limits, [&](const Spelled& spelled) {
+    return HasStepsLeft(start) ? NextForced(forced_, spelled) : std::vector<GrowthBranch<Spelled>>();
+  });
 }
 
 // The bytes that must come are taken down when candidates are made, not at every token.
@@ -173,8 +184,11 @@ void SessionConstraint::BeginWalk(absl::Span<const TreeNode> nodes) {
 }
 
 void SessionConstraint::FillMask(int32_t place, absl::Span<uint32_t> mask) {
+  const uint64_t start = cursor_.steps();
   if (cursor_.MoveTo(PathTo(place))) {
     cursor_.FillMask(mask);
+    // Expensive ones tend to follow one another.
+    mask_steps_ = std::max(cursor_.steps() - start, mask_steps_ / 2);
   } else {
     // Nothing is allowed after a forbidden node. Only rules with sampled drafts get here, and they reject the
     // node.
@@ -188,24 +202,28 @@ void SessionConstraint::CountMasks(uint32_t masks, absl::Time start) {
   mask_work_.end = Now();
 }
 
-void SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
+size_t SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
   const absl::Time start = Now();
+  const uint64_t start_steps = cursor_.steps();
   SetLinks(nodes);
-  num_masks_ahead_ = 1 + nodes.size();
-  if (masks_ahead_.size() < num_masks_ahead_) masks_ahead_.resize(num_masks_ahead_);
-  for (size_t row = 0; row < num_masks_ahead_; ++row) {
-    masks_ahead_[row].resize(mask_.size());
-    FillMask(static_cast<int32_t>(row) - 1, absl::MakeSpan(masks_ahead_[row]));
-  }
+  if (masks_ahead_.size() < 1 + nodes.size()) masks_ahead_.resize(1 + nodes.size());
+  num_masks_ahead_ = 0;
+  do {
+    std::vector<uint32_t>& mask = masks_ahead_[num_masks_ahead_];
+    mask.resize(mask_.size());
+    FillMask(static_cast<int32_t>(num_masks_ahead_) - 1, absl::MakeSpan(mask));
+    ++num_masks_ahead_;
+  } while (num_masks_ahead_ <= nodes.size() && HasStepsLeft(start_steps));
   CountMasks(static_cast<uint32_t>(num_masks_ahead_), start);
   mask_work_.time += mask_work_.end - start;
+  return num_masks_ahead_;
 }
 
 void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> logits) {
   const absl::Time start = Now();
   absl::Span<const uint32_t> mask = mask_;
-  if (num_masks_ahead_ > 0) {
-    mask = masks_ahead_[node.has_value() ? 1 + *node : 0];
+  if (const size_t row = node.has_value() ? 1 + size_t{*node} : 0; row < num_masks_ahead_) {
+    mask = masks_ahead_[row];
   } else {
     FillMask(node.has_value() ? static_cast<int32_t>(*node) : kRoot, absl::MakeSpan(mask_));
     CountMasks(1, start);
@@ -217,6 +235,7 @@ void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> log
 void SessionConstraint::EndWalk() {
   num_masks_ahead_ = 0;
   links_.clear();
+  round_steps_ = cursor_.steps() - std::exchange(round_start_, cursor_.steps());
 }
 
 bool SessionConstraint::Commit(TokenId token) {

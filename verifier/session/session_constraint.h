@@ -74,10 +74,11 @@ class SessionConstraint {
   // target spells the bytes so.
   std::vector<ProposedNode> Forced(const ProposalLimits& limits);
 
-  // Makes the masks of all rows of the round's tree, for Mask to use. This is free while a device computes.
+  // Makes the masks of the rows of the round's tree, for Mask to use: of the root and of the first nodes, all
+  // unless that takes too many steps. Returns for how many rows. This is free while a device computes.
   // Without it, each mask is made when the walk reaches its row, which needs fewer masks.
-  void MaskAhead(absl::Span<const TreeNode> nodes);
-  // These masks, for the root and each node, until EndWalk; empty without MaskAhead.
+  size_t MaskAhead(absl::Span<const TreeNode> nodes);
+  // These masks until EndWalk; empty without MaskAhead.
   absl::Span<const std::vector<uint32_t>> masks_ahead() const {
     return absl::MakeConstSpan(masks_ahead_).first(num_masks_ahead_);
   }
@@ -88,9 +89,13 @@ class SessionConstraint {
   void EndWalk();
   // Appends `token` to the output. False if it is forbidden; then no token was allowed.
   bool Commit(TokenId token);
+  // Whether that was because the output has too many readings to be followed.
+  bool gave_up() const { return cursor_.gave_up(); }
 
   // Candidates dropped so far.
   uint32_t num_dropped() const { return num_dropped_; }
+  // Steps (ConstraintState) that the last round took, which say what the next one may take.
+  uint64_t round_steps() const { return round_steps_; }
   // The cost of masks since the last call.
   MaskWork TakeMaskWork() { return std::exchange(mask_work_, {}); }
 
@@ -113,11 +118,13 @@ class SessionConstraint {
 
   // The tokens from the root's child down to `place`.
   TokenIds PathTo(int32_t place) const;
-  // For every link, whether the constraint allows it and all links above it.
+  // For every link, whether the constraint allows it and all links above it. Of the first ones only, if the
+  // others or their masks would take too many steps.
   std::vector<bool> Allowed();
   void SetLinks(absl::Span<const TreeNode> nodes);
   absl::Time Now() const { return clock_ == nullptr ? absl::UnixEpoch() : clock_->Now(); }
   void FillMask(int32_t place, absl::Span<uint32_t> mask);
+  bool HasStepsLeft(uint64_t start) const;
   // Masks were made, since `start`.
   void CountMasks(uint32_t masks, absl::Time start);
 
@@ -135,6 +142,9 @@ class SessionConstraint {
   uint32_t num_dropped_ = 0;
   const Clock* clock_ = nullptr;
   MaskWork mask_work_;
+  uint64_t mask_steps_ = 0;   // That a mask took lately.
+  uint64_t round_start_ = 0;  // Steps at the start of this round.
+  uint64_t round_steps_ = 0;
 };
 
 }  // namespace tandem

@@ -411,5 +411,60 @@ TEST_F(SessionConstraintTest, DropsWholeBranches) {
   EXPECT_FALSE(kept.empty());
 }
 
+TEST_F(SessionConstraintTest, ExpensiveMasksHaveSmallTrees) {
+  FakeConstraint::Options options = OfTheTarget();
+  options.mask_steps = 150'000;
+  SessionConstraint constraint(std::make_unique<FakeConstraint>(options), TestTokenizer(), kVocabSize);
+  std::vector<TreeNode> nodes;
+  for (TokenId token = 1; token < kVocabSize; ++token) {
+    nodes.push_back(
+        {.id = static_cast<NodeId>(token), .parent = 0, .token = token, .depth = 1, .score = 0.5f});
+  }
+  // What they cost is not known yet.
+  constraint.DropForbidden(&nodes);
+  ASSERT_GT(nodes.size(), 5u);
+  const size_t rows = constraint.MaskAhead(nodes);
+  EXPECT_LT(rows, 4u);
+  EXPECT_EQ(constraint.masks_ahead().size(), rows);
+  // The others are made where the walk comes to them.
+  constraint.BeginWalk(nodes);
+  for (const uint32_t node : {0u, 4u}) {
+    std::vector<float> logits(kVocabSize, 1.0f), expected(kVocabSize, 1.0f);
+    constraint.Mask(node, absl::MakeSpan(logits));
+    FakeConstraint::Mask(options, TokenIds{nodes[node].token}, absl::MakeSpan(expected));
+    EXPECT_EQ(logits, expected) << node;
+  }
+  constraint.EndWalk();
+  EXPECT_GE(constraint.round_steps(), 3 * options.mask_steps);
+  constraint.DropForbidden(&nodes);
+  EXPECT_LE(nodes.size(), 2u);
+}
+
+TEST_F(SessionConstraintTest, ExpensiveConstraintsTakeTurns) {
+  for (const bool overlaps : {false, true}) {
+    overlaps_ = overlaps;
+    records_.clear();
+    Make();
+    const Ask ask = Constrained(0.8f);
+    Ask expensive = ask;
+    expensive.constraint = [] {
+      FakeConstraint::Options options = OfTheTarget();
+      options.mask_steps = 250'000;
+      return std::make_unique<FakeConstraint>(options);
+    };
+    for (SessionId id = 1; id <= 4; ++id) ASSERT_TRUE(Submit(id, id == 4 ? ask : expensive).ok());
+    for (int step = 0; step < 1000 && records_[4].ends.empty(); ++step) scheduler_->Step();
+    // The one that costs nothing sits out no step. Of the others none is left behind.
+    const TokenIds reference = ConstrainedReference(ask);
+    EXPECT_EQ(records_[4].tokens, reference);
+    for (SessionId id = 1; id <= 3; ++id) {
+      EXPECT_TRUE(records_[id].ends.empty()) << id;
+      EXPECT_GE(records_[id].tokens.size(), reference.size() / 4) << id;
+    }
+    RunToTheEnd();
+    for (SessionId id = 1; id <= 3; ++id) EXPECT_EQ(records_[id].tokens, reference) << id;
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "absl/status/statusor.h"
+
+namespace tandem {
+
+// Takes out of a grammar, in XGrammar's JSON, the branches from which no finite text follows, such as those
+// of a rule that always refers to itself: an output that entered one could never end. The grammar's texts
+// stay the same. True if there were any. InvalidArgument names a rule if then nothing is left, or if a
+// structural tag's content has no text.
+absl::StatusOr<bool> KeepFiniteTexts(nlohmann::json* grammar);
+
+}  // namespace tandem
