@@ -111,6 +111,7 @@ class ConfigReader {
 
   absl::StatusOr<ModelConfig> ReadOf(const GgufArchitecture& architecture) {
     prefix_ = absl::StrCat(architecture.name, ".");
+    TANDEM_RETURN_IF_ERROR(CheckRequired(architecture));
     config_["architectures"] = {std::string(architecture.model)};
     config_["model_type"] = std::string(architecture.model_type);
     Copy("embedding_length", "hidden_size");
@@ -161,6 +162,31 @@ class ConfigReader {
     }
     TANDEM_RETURN_IF_ERROR(CheckFactors(config));
     return config;
+  }
+
+  // The keys without which llama.cpp refuses a file too. What is not here has a value that the format's authors
+  // take for an absent key: as many heads of keys and values as heads, heads of embedding_length / head_count
+  // numbers, a base of positions of 10000.
+  absl::Status CheckRequired(const GgufArchitecture& architecture) const {
+    std::vector<absl::string_view> required = {"context_length", "embedding_length", "block_count",
+                                               "attention.head_count", "attention.layer_norm_rms_epsilon"};
+    if (architecture.has_experts) required.push_back("expert_used_count");
+    if (architecture.name == kDeepSeek) {
+      for (const char* key : {"leading_dense_block_count", "expert_feed_forward_length", "expert_shared_count",
+                              "attention.kv_lora_rank", "rope.dimension_count"}) {
+        required.push_back(key);
+      }
+    } else if (!architecture.has_experts) {
+      required.push_back("feed_forward_length");
+    }
+    for (const absl::string_view key : required) {
+      const nlohmann::json* const value = Find(absl::StrCat(prefix_, key));
+      if (value != nullptr && value->is_number()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": key ", prefix_, key, ": found ",
+                                                     value == nullptr ? "nothing" : PrintableValue(*value),
+                                                     ", expected a number"));
+    }
+    return absl::OkStatus();
   }
 
   void ReadExperts(const GgufArchitecture& architecture) {
