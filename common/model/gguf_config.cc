@@ -164,16 +164,16 @@ class ConfigReader {
     return config;
   }
 
-  // The keys without which llama.cpp refuses a file too. What is not here has a value that the format's authors
-  // take for an absent key: as many heads of keys and values as heads, heads of embedding_length / head_count
-  // numbers, a base of positions of 10000.
+  // The keys without which llama.cpp refuses a file too. What is not here has a value that the format's
+  // authors take for an absent key: as many heads of keys and values as heads, heads of embedding_length /
+  // head_count numbers, a base of positions of 10000.
   absl::Status CheckRequired(const GgufArchitecture& architecture) const {
     std::vector<absl::string_view> required = {"context_length", "embedding_length", "block_count",
                                                "attention.head_count", "attention.layer_norm_rms_epsilon"};
     if (architecture.has_experts) required.push_back("expert_used_count");
     if (architecture.name == kDeepSeek) {
-      for (const char* key : {"leading_dense_block_count", "expert_feed_forward_length", "expert_shared_count",
-                              "attention.kv_lora_rank", "rope.dimension_count"}) {
+      for (const char* key : {"leading_dense_block_count", "expert_feed_forward_length",
+                              "expert_shared_count", "attention.kv_lora_rank", "rope.dimension_count"}) {
         required.push_back(key);
       }
     } else if (!architecture.has_experts) {

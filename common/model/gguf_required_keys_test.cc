@@ -1,4 +1,5 @@
-// Keys that a GGUF file must have, each refused by its name where it is missing, and those that have defaults.
+// Keys that a GGUF file must have, each refused by its name where it is missing, and those that have
+// defaults.
 
 #include <string>
 #include <utility>
@@ -19,12 +20,9 @@ using ::testing::HasSubstr;
 using Keys = std::vector<std::pair<std::string, double>>;
 
 // Numbers of a file of the architecture; those with a fraction are floats.
-const Keys kDense = {{"context_length", 64},
-                     {"embedding_length", 8},
-                     {"block_count", 1},
-                     {"feed_forward_length", 6},
-                     {"attention.head_count", 2},
-                     {"attention.layer_norm_rms_epsilon", 1e-5}};
+const Keys kDense = {{"context_length", 64},      {"embedding_length", 8},
+                     {"block_count", 1},          {"feed_forward_length", 6},
+                     {"attention.head_count", 2}, {"attention.layer_norm_rms_epsilon", 1e-5}};
 
 absl::StatusOr<ModelConfig> Read(const std::string& architecture, const Keys& keys,
                                  const std::string& without = "") {
@@ -63,7 +61,8 @@ TEST(GgufRequiredKeysTest, AreMissedByName) {
   for (const char* architecture : {"llama", "mistral", "qwen2", "qwen3"})
     ExpectEachIsMissed(architecture, kDense, all);
   Keys experts = kDense;
-  experts.insert(experts.end(), {{"expert_count", 4}, {"expert_used_count", 2}, {"expert_feed_forward_length", 6}});
+  experts.insert(experts.end(),
+                 {{"expert_count", 4}, {"expert_used_count", 2}, {"expert_feed_forward_length", 6}});
   ExpectEachIsMissed("qwen3moe", experts,
                      {"expert_used_count", "context_length", "attention.layer_norm_rms_epsilon"});
   Keys latent = kDense;
@@ -77,10 +76,10 @@ TEST(GgufRequiredKeysTest, AreMissedByName) {
                                {"attention.key_length", 6},
                                {"attention.value_length", 4},
                                {"rope.dimension_count", 2}});
-  ExpectEachIsMissed("deepseek2", latent,
-                     {"expert_used_count", "expert_feed_forward_length", "expert_shared_count",
-                      "leading_dense_block_count", "attention.kv_lora_rank", "rope.dimension_count",
-                      "attention.key_length", "attention.value_length"});
+  ExpectEachIsMissed(
+      "deepseek2", latent,
+      {"expert_used_count", "expert_feed_forward_length", "expert_shared_count", "leading_dense_block_count",
+       "attention.kv_lora_rank", "rope.dimension_count", "attention.key_length", "attention.value_length"});
 }
 
 TEST(GgufRequiredKeysTest, OthersHaveTheFormatsDefaults) {

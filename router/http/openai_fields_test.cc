@@ -1,15 +1,21 @@
 // Fields that clients of OpenAI and vLLM send: what each does, which have no effect, and how errors name
 // them.
 
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "router/http/testing/openai_api_fixture.h"
+#include "router/testing/letter_encoder.h"
 
 namespace tandem::router {
 namespace {
@@ -76,7 +82,10 @@ class OpenAiFieldsTest : public testing::OpenAiApiTest {
   void Score(const std::string& text) {
     verifier_.SetScript([this, text](StubVerifier::Call& call) {
       const v1::VerifierGenerateRequest& request = call.request();
-      asked_ = request;
+      {
+        absl::MutexLock lock(&mutex_);
+        asked_ = request;
+      }
       call.Send(StartedEvent(request));
       if (request.output().has_prompt_logprobs()) {
         v1::GenerateResponse event;
@@ -109,6 +118,7 @@ class OpenAiFieldsTest : public testing::OpenAiApiTest {
   }
 
   std::shared_ptr<ListeningEncoder> encoder_;
+  absl::Mutex mutex_;
 };
 
 TEST_F(OpenAiFieldsTest, SamplingFieldsAreTakenInAllSpellings) {
@@ -432,7 +442,7 @@ TEST_F(OpenAiFieldsTest, APromptIsScored) {
 }
 
 TEST_F(OpenAiFieldsTest, AnswersHaveTheTokensOfTheirPrompts) {
-  Listen("ab");
+  verifier_.SetScript(Saying("ab", 1));
   const Json chat = Chat(R"(, "return_token_ids": true)").json();
   EXPECT_EQ(chat["prompt_token_ids"], Json({1, 2, 'h', 'i', 3}));
   EXPECT_EQ(chat["choices"][0]["token_ids"], Json({'a', 'b'}));

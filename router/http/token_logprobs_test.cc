@@ -16,7 +16,7 @@ class FewTokens final : public PromptEncoder {
   absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt&, size_t) const override { return TokenIds{1}; }
   absl::string_view TokenBytes(TokenId token) const override {
     const auto found = texts_.find(token);
-    return found == texts_.end() ? "" : found->second;
+    return found == texts_.end() ? absl::string_view() : absl::string_view(found->second);
   }
   bool IsSpecial(TokenId token) const override { return token == 1; }
   std::string DeliveredText(absl::Span<const TokenId>, absl::Span<const std::string>, bool) const override {
