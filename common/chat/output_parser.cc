@@ -33,7 +33,7 @@ bool IsSpace(char c) {
 
 bool IsNameByte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-         c == '.';
+         c == '.' || c == '/' || c == ':';
 }
 
 }  // namespace

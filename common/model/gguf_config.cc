@@ -124,10 +124,12 @@ class ConfigReader {
     if (!architecture.has_experts) required.push_back("feed_forward_length");
     required.insert(required.end(), architecture.required.begin(), architecture.required.end());
     for (const absl::string_view key : required) {
-      if (Has(key)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(file_.path(), ": key ", prefix_, key,
-                       ": found nothing, expected a number, as an architecture ", architecture.name, " has"));
+      // Some are lists with a number for each layer.
+      const nlohmann::json* const value = Find(absl::StrCat(prefix_, key));
+      if (value != nullptr && (value->is_number() || value->is_array())) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          file_.path(), ": key ", prefix_, key, ": found ", value == nullptr ? "nothing" : PrintableValue(*value),
+          ", expected a number, as an architecture ", architecture.name, " has"));
     }
     return absl::OkStatus();
   }

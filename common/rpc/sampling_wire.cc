@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxListedTokens = 4096;
+constexpr int kMaxSequences = 1024;
+constexpr int kMaxSequenceTokens = 64;
 
 // In ascending order; of values only what a TokenId cannot hold is looked at.
 absl::StatusOr<std::vector<TokenId>> ListedTokens(absl::string_view field,
@@ -35,6 +37,31 @@ absl::StatusOr<std::vector<TokenId>> ListedTokens(absl::string_view field,
   return tokens;
 }
 
+// Of sizes only what would cost memory is looked at.
+absl::StatusOr<std::vector<TokenIds>> ListedSequences(
+    const google::protobuf::RepeatedPtrField<v1::TokenIds>& proto) {
+  if (proto.size() > kMaxSequences) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.banned_sequences: ", proto.size(),
+                                                   " of them, expected at most ", kMaxSequences));
+  }
+  std::vector<TokenIds> sequences;
+  sequences.reserve(static_cast<size_t>(proto.size()));
+  for (int i = 0; i < proto.size(); ++i) {
+    const auto invalid = [i](const auto&... parts) {
+      return absl::InvalidArgumentError(absl::StrCat("sampling.banned_sequences[", i, "]: ", parts...));
+    };
+    if (proto[i].ids().empty() || proto[i].ids_size() > kMaxSequenceTokens)
+      return invalid(proto[i].ids_size(), " tokens, expected 1 to ", kMaxSequenceTokens);
+    TokenIds& sequence = sequences.emplace_back();
+    for (const uint32_t token : proto[i].ids()) {
+      if (token > static_cast<uint32_t>(std::numeric_limits<TokenId>::max()))
+        return invalid("token id ", token, ", expected one below 2^31");
+      sequence.push_back(static_cast<TokenId>(token));
+    }
+  }
+  return sequences;
+}
+
 }  // namespace
 
 absl::StatusOr<SamplingParameters> DecodeSampling(const v1::SamplingParameters& proto,
@@ -43,6 +70,9 @@ absl::StatusOr<SamplingParameters> DecodeSampling(const v1::SamplingParameters& 
     return absl::InvalidArgumentError(absl::StrCat("sampling.logit_bias: ", proto.logit_bias_size(),
                                                    " entries, expected at most ", kMaxLogitBias));
   }
+  if (!proto.bad_words().empty())
+    return absl::InvalidArgumentError(
+        "sampling.bad_words: expected none; a router makes banned_sequences of them");
   SamplingParameters sampling;
   if (proto.has_temperature()) {
     sampling.temperature = proto.temperature();
@@ -82,6 +112,12 @@ absl::StatusOr<SamplingParameters> DecodeSampling(const v1::SamplingParameters& 
   std::sort(sampling.logit_bias.begin(), sampling.logit_bias.end());
   TANDEM_ASSIGN_OR_RETURN(sampling.allowed_tokens, ListedTokens("allowed_tokens", proto.allowed_tokens()));
   TANDEM_ASSIGN_OR_RETURN(sampling.banned_tokens, ListedTokens("banned_tokens", proto.banned_tokens()));
+  TANDEM_ASSIGN_OR_RETURN(sampling.banned_sequences, ListedSequences(proto.banned_sequences()));
+  // The likeliest token alone, however likely.
+  if (sampling.top_p == 0.0f) {
+    sampling.top_k = 1;
+    sampling.top_p = 1.0f;
+  }
   return sampling;
 }
 
@@ -107,6 +143,8 @@ v1::SamplingParameters SamplingToProto(const SamplingParameters& sampling) {
   proto.set_seed(sampling.seed);
   for (const TokenId token : sampling.allowed_tokens) proto.add_allowed_tokens(static_cast<uint32_t>(token));
   for (const TokenId token : sampling.banned_tokens) proto.add_banned_tokens(static_cast<uint32_t>(token));
+  for (const TokenIds& sequence : sampling.banned_sequences)
+    proto.add_banned_sequences()->mutable_ids()->Add(sequence.begin(), sequence.end());
   return proto;
 }
 

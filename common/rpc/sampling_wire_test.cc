@@ -35,7 +35,8 @@ TEST(SamplingWireTest, EveryFieldRoundTrips) {
                                        .presence_penalty = -1.0f,
                                        .frequency_penalty = 2.0f,
                                        .logit_bias = {{1, -100.0f}, {2, 3.0f}},
-                                       .seed = ~uint64_t{0}};
+                                       .seed = ~uint64_t{0},
+                                       .banned_sequences = {{7}, {8, 9}}};
   const GenerationDefaults defaults = {
       .temperature = 0.6, .top_p = 0.9, .top_k = 20, .repetition_penalty = 1.1};
   const auto back = SamplingFromProto(SamplingToProto(sampling), defaults, 100);
@@ -49,6 +50,17 @@ TEST(SamplingWireTest, EveryFieldRoundTrips) {
   EXPECT_EQ(back->frequency_penalty, 2.0f);
   EXPECT_THAT(back->logit_bias, ElementsAre(std::pair(1, -100.0f), std::pair(2, 3.0f)));
   EXPECT_EQ(back->seed, ~uint64_t{0});
+  EXPECT_THAT(back->banned_sequences, ElementsAre(ElementsAre(7), ElementsAre(8, 9)));
+}
+
+// For every implementation it is the likeliest token alone.
+TEST(SamplingWireTest, TopPOfZeroIsTopKOfOne) {
+  v1::SamplingParameters proto;
+  proto.set_top_p(0.0f);
+  const auto sampling = SamplingFromProto(proto, {.top_k = 20}, 100);
+  ASSERT_TRUE(sampling.ok()) << sampling.status();
+  EXPECT_EQ(sampling->top_k, 1u);
+  EXPECT_EQ(sampling->top_p, 1.0f);
 }
 
 TEST(SamplingWireTest, OutOfRangeValuesAreRefused) {
@@ -56,6 +68,17 @@ TEST(SamplingWireTest, OutOfRangeValuesAreRefused) {
   proto.set_top_p(1.5f);
   EXPECT_EQ(SamplingFromProto(proto, {}, 100).status().code(), absl::StatusCode::kInvalidArgument);
   proto.clear_top_p();
+  proto.add_bad_words("x");
+  EXPECT_EQ(SamplingFromProto(proto, {}, 100).status().code(), absl::StatusCode::kInvalidArgument);
+  proto.clear_bad_words();
+  proto.add_banned_sequences();
+  EXPECT_EQ(SamplingFromProto(proto, {}, 100).status().code(), absl::StatusCode::kInvalidArgument);
+  for (int i = 0; i < 65; ++i) proto.mutable_banned_sequences(0)->add_ids(1);
+  EXPECT_EQ(SamplingFromProto(proto, {}, 100).status().code(), absl::StatusCode::kInvalidArgument);
+  for (int i = 0; i < 1024; ++i) proto.add_banned_sequences()->add_ids(1);
+  proto.mutable_banned_sequences(0)->mutable_ids()->Truncate(64);
+  EXPECT_EQ(SamplingFromProto(proto, {}, 100).status().code(), absl::StatusCode::kInvalidArgument);
+  proto.clear_banned_sequences();
   (*proto.mutable_logit_bias())[100] = 1.0f;
   EXPECT_EQ(SamplingFromProto(proto, {}, 100).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(SamplingFromProto(proto, {}, 101).ok());

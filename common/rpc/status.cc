@@ -20,16 +20,21 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
+constexpr char kErrorDomain[] = "tandem";
 constexpr int64_t kMaxDelaySeconds = int64_t{10} * 365 * 24 * 3600;
 // Details larger than this would not fit a trailer beside the message.
 constexpr size_t kMaxDetailsBytes = 4096;
 
-// Fields of google.rpc.Status and google.rpc.RetryInfo. The two messages are written and read field by field,
-// since their generated code is not part of protobuf and may already be linked in by gRPC.
+// Fields of google.rpc.Status, google.rpc.RetryInfo and google.rpc.ErrorInfo. The messages are written and
+// read field by field, since their generated code is not part of protobuf and may already be linked in by
+// gRPC.
 constexpr int kStatusCode = 1;
 constexpr int kStatusMessage = 2;
 constexpr int kStatusDetails = 3;
 constexpr int kRetryDelay = 1;
+constexpr int kErrorReason = 1;
+constexpr int kErrorDomainField = 2;
 
 class WireWriter {
  public:
@@ -139,11 +144,7 @@ absl::Status WithRetryAfter(absl::Status status, absl::Duration delay) {
 }
 
 std::optional<absl::Duration> RetryAfter(const absl::Status& status) {
-  const std::optional<absl::Cord> payload = [&]() -> std::optional<absl::Cord> {
-    auto found = status.GetPayload(kRetryInfoUrl);
-    if (!found.has_value()) return std::nullopt;
-    return *found;
-  }();
+  const auto payload = status.GetPayload(kRetryInfoUrl);
   if (!payload.has_value()) return std::nullopt;
   std::optional<absl::Duration> delay;
   const bool parsed = ForEachBytes(std::string(*payload), kRetryDelay, [&](const std::string& bytes) {
@@ -155,6 +156,33 @@ std::optional<absl::Duration> RetryAfter(const absl::Status& status) {
     delay = absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
   });
   return parsed ? delay : std::nullopt;
+}
+
+absl::Status Restated(const absl::Status& status, absl::StatusCode code, absl::string_view message) {
+  absl::Status restated(code, message);
+  status.ForEachPayload(
+      [&restated](absl::string_view url, const absl::Cord& payload) { restated.SetPayload(url, payload); });
+  return restated;
+}
+
+absl::Status WithReason(absl::Status status, absl::string_view reason) {
+  std::string wire;
+  {
+    WireWriter writer(&wire);
+    writer.Bytes(kErrorReason, std::string(reason));
+    writer.Bytes(kErrorDomainField, kErrorDomain);
+  }
+  status.SetPayload(kErrorInfoUrl, absl::Cord(wire));
+  return status;
+}
+
+std::string ReasonOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kErrorInfoUrl);
+  std::string reason;
+  if (!payload.has_value()) return reason;
+  const bool parsed =
+      ForEachBytes(std::string(*payload), kErrorReason, [&](const std::string& bytes) { reason = bytes; });
+  return parsed ? reason : "";
 }
 
 }  // namespace tandem

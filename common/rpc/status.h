@@ -1,8 +1,10 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "grpcpp/support/status.h"
 
@@ -26,5 +28,18 @@ absl::Status WithRetryAfter(absl::Status status, absl::Duration delay);
 
 // The delay of an attached google.rpc.RetryInfo, if there is a valid one.
 std::optional<absl::Duration> RetryAfter(const absl::Status& status);
+
+// The same error with another code and message. Payloads stay.
+absl::Status Restated(const absl::Status& status, absl::StatusCode code, absl::string_view message);
+
+// Attaches google.rpc.ErrorInfo: which error it is, for programs, as an upper-case name such as
+// kContextLengthExceeded. An OK status stays as it is.
+absl::Status WithReason(absl::Status status, absl::string_view reason);
+
+// The reason of an attached google.rpc.ErrorInfo; empty: none.
+std::string ReasonOf(const absl::Status& status);
+
+// Prompt and output do not fit into the context together.
+inline constexpr absl::string_view kContextLengthExceeded = "CONTEXT_LENGTH_EXCEEDED";
 
 }  // namespace tandem

@@ -34,6 +34,23 @@ TEST(StatusTest, RetryInfoTravels) {
   EXPECT_EQ(RetryAfter(absl::ResourceExhaustedError("full")), std::nullopt);
 }
 
+TEST(StatusTest, ReasonsTravelBesideWhatElseThereIs) {
+  const absl::Status status =
+      WithReason(WithRetryAfter(absl::InvalidArgumentError("prompt: too long"), absl::Seconds(3)),
+                 kContextLengthExceeded);
+  const absl::Status back = FromGrpcStatus(ToGrpcStatus(status));
+  EXPECT_EQ(ReasonOf(back), kContextLengthExceeded);
+  EXPECT_EQ(RetryAfter(back), absl::Seconds(3));
+  const absl::Status restated = Restated(back, absl::StatusCode::kOutOfRange, "other");
+  EXPECT_EQ(restated.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(restated.message(), "other");
+  EXPECT_EQ(ReasonOf(restated), kContextLengthExceeded);
+  EXPECT_EQ(ReasonOf(absl::InternalError("x")), "");
+  absl::Status hostile = absl::InternalError("x");
+  hostile.SetPayload("type.googleapis.com/google.rpc.ErrorInfo", absl::Cord("\x0a\xff\xff\xff\x7f"));
+  EXPECT_EQ(ReasonOf(hostile), "");
+}
+
 // The bytes that any other implementation of google.rpc.Status writes.
 TEST(StatusTest, WireFormatIsGoogleRpcStatus) {
   const absl::Status status = WithRetryAfter(absl::ResourceExhaustedError("full"), absl::Milliseconds(2250));

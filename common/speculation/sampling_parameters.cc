@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kMaxBiases = 1024;
 constexpr size_t kMaxListedTokens = 4096;
+constexpr size_t kMaxSequences = 1024;
+constexpr size_t kMaxSequenceTokens = 64;
 
 absl::Status OutOfRange(absl::string_view field, float value, absl::string_view range) {
   return absl::InvalidArgumentError(absl::StrCat("sampling.", field, ": ", value, ", expected ", range));
@@ -49,9 +51,33 @@ absl::Status ValidateTokens(absl::string_view field, const std::vector<TokenId>&
   return absl::OkStatus();
 }
 
-// Both lists are valid by themselves.
+absl::Status ValidateSequences(const std::vector<TokenIds>& sequences, int32_t vocab_size) {
+  if (sequences.size() > kMaxSequences) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.banned_sequences: ", sequences.size(),
+                                                   " of them, expected at most ", kMaxSequences));
+  }
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const auto invalid = [i](const auto&... parts) {
+      return absl::InvalidArgumentError(absl::StrCat("sampling.banned_sequences[", i, "]: ", parts...));
+    };
+    if (sequences[i].empty() || sequences[i].size() > kMaxSequenceTokens)
+      return invalid(sequences[i].size(), " tokens, expected 1 to ", kMaxSequenceTokens);
+    for (const TokenId token : sequences[i]) {
+      if (token < 0 || token >= vocab_size)
+        return invalid("token ", token, ", expected [0, ", vocab_size, ")");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// All lists are valid by themselves.
 absl::Status CheckSomeAreLeft(const SamplingParameters& sampling, int32_t vocab_size) {
-  const std::vector<TokenId>& banned = sampling.banned_tokens;
+  std::vector<TokenId> banned = sampling.banned_tokens;
+  for (const TokenIds& sequence : sampling.banned_sequences) {
+    if (sequence.size() == 1) banned.push_back(sequence.front());
+  }
+  std::sort(banned.begin(), banned.end());
+  banned.erase(std::unique(banned.begin(), banned.end()), banned.end());
   bool any = sampling.allowed_tokens.empty() && banned.size() < static_cast<size_t>(vocab_size);
   for (const TokenId token : sampling.allowed_tokens)
     any = any || !std::binary_search(banned.begin(), banned.end(), token);
@@ -63,6 +89,25 @@ absl::Status CheckSomeAreLeft(const SamplingParameters& sampling, int32_t vocab_
 }
 
 }  // namespace
+
+bool EndsBeforeLast(const TokenIds& sequence, absl::Span<const TokenId> before,
+                    absl::Span<const TokenId> path) {
+  const size_t length = sequence.size() - 1;
+  if (length > before.size() + path.size()) return false;
+  for (size_t back = 1; back <= length; ++back) {
+    const TokenId token =
+        back <= path.size() ? path[path.size() - back] : before[before.size() - (back - path.size())];
+    if (token != sequence[length - back]) return false;
+  }
+  return true;
+}
+
+bool CompletesAny(const std::vector<TokenIds>& sequences, absl::Span<const TokenId> before,
+                  absl::Span<const TokenId> path, TokenId token) {
+  return std::any_of(sequences.begin(), sequences.end(), [&](const TokenIds& sequence) {
+    return sequence.back() == token && EndsBeforeLast(sequence, before, path);
+  });
+}
 
 absl::Status Validate(const SamplingParameters& sampling, int32_t vocab_size) {
   const auto within = [](float value, float low, float high) { return value >= low && value <= high; };
@@ -89,6 +134,8 @@ absl::Status Validate(const SamplingParameters& sampling, int32_t vocab_size) {
       !status.ok()) {
     return status;
   }
+  if (absl::Status status = ValidateSequences(sampling.banned_sequences, vocab_size); !status.ok())
+    return status;
   // Unsorted ones do no harm.
   for (const TokenId token : sampling.early_banned_tokens) {
     if (token < 0 || token >= vocab_size) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/base/token.h"
 
 namespace tandem {
@@ -25,6 +26,9 @@ struct SamplingParameters {
   // be chosen.
   std::vector<TokenId> allowed_tokens;
   std::vector<TokenId> banned_tokens;
+  // Where the output ends with all of one of these but its last token, that token cannot be chosen. None is
+  // empty.
+  std::vector<TokenIds> banned_sequences;
   // Tokens that end an output, in ascending order. They cannot be chosen at positions below this one, until
   // the output has the length of StopConditions.min_tokens. Not part of SamplingParameters on the wire.
   std::vector<TokenId> early_banned_tokens;
@@ -38,6 +42,13 @@ struct TokenCount {
   uint32_t count = 0;
   friend bool operator==(const TokenCount&, const TokenCount&) = default;
 };
+
+// Whether an output of `before` and `path` ends with all of the sequence but its last token.
+bool EndsBeforeLast(const TokenIds& sequence, absl::Span<const TokenId> before,
+                    absl::Span<const TokenId> path);
+// Whether `token` would complete one of the sequences there.
+bool CompletesAny(const std::vector<TokenIds>& sequences, absl::Span<const TokenId> before,
+                  absl::Span<const TokenId> path, TokenId token);
 
 // InvalidArgument names the field, its value and its range, as in "sampling.top_p: 1.5, expected (0, 1]"; or
 // says that no token would be left to choose.

@@ -34,8 +34,7 @@ TargetSampler::TargetSampler(const SamplingParameters& sampling, int32_t vocab_s
     : sampling_(sampling), vocab_size_(vocab_size) {
   const bool early = !sampling.early_banned_tokens.empty() && sampling.early_ban_end > 0;
   if (early || !sampling.allowed_tokens.empty() || !sampling.banned_tokens.empty()) {
-    const size_t num_words = (static_cast<size_t>(vocab_size) + 31) / 32;
-    std::vector<uint32_t> set(num_words, sampling.allowed_tokens.empty() ? UINT32_MAX : 0);
+    std::vector<uint32_t> set(num_words(), sampling.allowed_tokens.empty() ? UINT32_MAX : 0);
     for (const TokenId token : sampling.allowed_tokens)
       set[static_cast<size_t>(token) / 32] |= uint32_t{1} << (static_cast<uint32_t>(token) % 32);
     Exclude(sampling.banned_tokens, set);
@@ -43,6 +42,8 @@ TargetSampler::TargetSampler(const SamplingParameters& sampling, int32_t vocab_s
     if (early) Exclude(sampling.early_banned_tokens, set);
     early_allowed_ = std::make_shared<const std::vector<uint32_t>>(std::move(set));
   }
+  for (const TokenIds& sequence : sampling.banned_sequences)
+    tail_length_ = std::max(tail_length_, sequence.size() - 1);
   if (!CountsPrompt()) return;
   for (TokenId token : prompt) {
     assert(token >= 0 && token < vocab_size);
@@ -53,6 +54,17 @@ TargetSampler::TargetSampler(const SamplingParameters& sampling, int32_t vocab_s
 void TargetSampler::Append(TokenId token) {
   assert(token >= 0 && token < vocab_size_);
   if (CountsOutput()) ++output_counts_[token];
+  if (tail_length_ == 0) return;
+  if (tail_.size() == tail_length_) tail_.erase(tail_.begin());
+  tail_.push_back(token);
+}
+
+TokenIds TargetSampler::CompletingTokens(absl::Span<const TokenId> path) const {
+  TokenIds tokens;
+  for (const TokenIds& sequence : sampling_.banned_sequences) {
+    if (EndsBeforeLast(sequence, tail_, path)) tokens.push_back(sequence.back());
+  }
+  return tokens;
 }
 
 std::vector<TokenCount> TargetSampler::Counts() const {
@@ -92,6 +104,10 @@ void TargetSampler::Adjust(absl::Span<float> logits, uint32_t position) const {
     logits[token] = bias <= kBan ? -std::numeric_limits<float>::infinity() : logits[token] + bias;
   }
   BanOthers(AllowedAt(position), logits);
+  for (const TokenIds& sequence : sampling_.banned_sequences) {
+    if (EndsBeforeLast(sequence, tail_, {}))
+      logits[static_cast<size_t>(sequence.back())] = -std::numeric_limits<float>::infinity();
+  }
 }
 
 TokenId TargetSampler::Draw(absl::Span<const float> logits, const PeakLogit& peak, uint32_t position) const {

@@ -35,9 +35,9 @@ struct TokenChoice {
 };
 
 // Computes the target's seeded choice (law 2): argmax over v of log p(v) + G(seed, position, v). p is the
-// target's distribution after penalties, bias, allowed and banned tokens, temperature, top-k, top-p and
-// min-p; G is Gumbel noise. A pure function of the logits, the parameters, the tokens so far and the
-// position. The drafter uses the same class on its own logits to guess the choice.
+// target's distribution after penalties, bias, allowed and banned tokens and sequences, temperature, top-k,
+// top-p and min-p; G is Gumbel noise. A pure function of the logits, the parameters, the tokens so far and
+// the position. The drafter uses the same class on its own logits to guess the choice.
 //
 // Cheap to copy apart from the token history. Not thread-safe.
 class TargetSampler {
@@ -45,7 +45,7 @@ class TargetSampler {
   // `prompt` counts for the repetition penalty. `sampling` has been validated.
   TargetSampler(const SamplingParameters& sampling, int32_t vocab_size, absl::Span<const TokenId> prompt);
 
-  // Adds a token to the output, which the penalties look at.
+  // Adds a token to the output, which the penalties and the banned sequences look at.
   void Append(TokenId token);
 
   // For engines that choose (engine.h): the counts for penalties, each token once, in no order; empty if
@@ -60,13 +60,23 @@ class TargetSampler {
     const TokenSet& set = position < sampling_.early_ban_end ? early_allowed_ : allowed_;
     return set == nullptr ? absl::Span<const uint32_t>() : absl::MakeConstSpan(*set);
   }
+  // Length of such a set.
+  size_t num_words() const { return (static_cast<size_t>(vocab_size_) + 31) / 32; }
   // Whether any token is banned at any position.
-  bool restricts() const { return allowed_ != nullptr || early_allowed_ != nullptr; }
-  bool Allows(TokenId token, uint32_t position) const {
+  bool restricts() const {
+    return allowed_ != nullptr || early_allowed_ != nullptr || !sampling_.banned_sequences.empty();
+  }
+  bool AllowsAt(TokenId token, uint32_t position) const {
     const absl::Span<const uint32_t> allowed = AllowedAt(position);
     return allowed.empty() ||
            (allowed[static_cast<size_t>(token) / 32] >> (static_cast<uint32_t>(token) % 32) & 1) != 0;
   }
+  // The same, and by the banned sequences if the output was continued by `path`.
+  bool Allows(TokenId token, uint32_t position, absl::Span<const TokenId> path = {}) const {
+    return AllowsAt(token, position) && !CompletesAny(sampling_.banned_sequences, tail_, path, token);
+  }
+  // The tokens that would complete a banned sequence after the output and `path`; may name one twice.
+  TokenIds CompletingTokens(absl::Span<const TokenId> path) const;
 
   // The choice for the token at `position` (the number of tokens before it, prompt included). `logits`
   // [vocab_size] is scratch and is overwritten. NaN counts as -infinity, which is never chosen unless there
@@ -117,6 +127,9 @@ class TargetSampler {
   TokenSet early_allowed_;  // Where early bans hold as well.
   // Tokens so far and how often each occurs in the output; empty when no penalty asks.
   absl::flat_hash_map<TokenId, uint32_t> output_counts_;
+  // The end of the output, as much of it as banned sequences look at.
+  TokenIds tail_;
+  size_t tail_length_ = 0;  // That of the longest sequence, without its last token.
 };
 
 }  // namespace tandem

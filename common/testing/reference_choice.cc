@@ -14,7 +14,10 @@ TokenId ReferenceAnswer(const SeededChoice& choice, absl::Span<float> logits) {
   for (const TokenCount& entry : choice.own_counts) counts[entry.token] = entry.count;
   TokenIds prompt;
   for (const auto& [token, count] : counts) prompt.push_back(token);
-  TargetSampler sampler(*choice.sampling, static_cast<int32_t>(logits.size()), prompt);
+  // What they forbid here is not allowed already, and the order of the output is not known.
+  SamplingParameters sampling = *choice.sampling;
+  sampling.banned_sequences.clear();
+  TargetSampler sampler(sampling, static_cast<int32_t>(logits.size()), prompt);
   for (const auto& [token, count] : counts) {
     for (uint32_t i = 0; i < count; ++i) sampler.Append(token);
   }

@@ -183,7 +183,7 @@ absl::Status AddJsonVariables(const ChatTemplateOptions& options, JinjaScope* va
   const auto json =
       nlohmann::ordered_json::parse(options.json_variables, nullptr, /*allow_exceptions=*/false);
   for (const auto& [name, value] : json.items()) {
-    for (const absl::string_view own : {"messages", "tools", "documents"}) {
+    for (const absl::string_view own : {"messages", "tools"}) {
       if (name == own) return view.Invalid(absl::StrCat(name, " is reserved for the conversation"));
     }
     if (name == "add_generation_prompt" && (!value.is_boolean() || options.continue_final_message))

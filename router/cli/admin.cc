@@ -114,6 +114,7 @@ std::string Table(const v1::TenantInfo& info) {
        {"weight", absl::StrCat(std::max(tenant.weight(), 1u))},
        {"text drafting", tenant.text_drafting() ? "yes" : "no"},
        {"traffic recorded", tenant.record_traffic() ? "yes" : "no"},
+       {"unknown fields", tenant.unknown_fields() == v1::UNKNOWN_FIELDS_REFUSE ? "refused" : "ignored"},
        {"admin", tenant.admin() ? "yes" : "no"},
        {"state", info.rolled_back().empty() ? "ok" : absl::StrCat("rolled back: ", info.rolled_back())},
        {"version", absl::StrCat(info.version())}});

@@ -126,6 +126,16 @@ void AddTenantSettings(CLI::App* app, AdminCommand* command) {
   AddSetting<bool>(
       app, command, "--record-traffic", "record_traffic", [=](bool v) { tenant->set_record_traffic(v); },
       "Keep the tenant's prompts and outputs in routers' spools, for drafters to learn from (true or false)");
+  app->add_option_function<std::string>(
+         "--unknown-fields",
+         [=](const std::string& value) {
+           command->fields.push_back("unknown_fields");
+           tenant->set_unknown_fields(value == "refuse" ? v1::UNKNOWN_FIELDS_REFUSE
+                                                        : v1::UNKNOWN_FIELDS_IGNORE);
+         },
+         "What becomes of unknown fields of HTTP requests: `ignore` or `refuse`")
+      ->check(CLI::IsMember({"ignore", "refuse"}))
+      ->group("Settings (settings not given keep their values)");
   AddNames(app, command, "--allowed-drafters", "allowed_drafters", tenant->mutable_allowed_drafters(),
            "Drafters that requests may name and `auto` may pick, A,B; empty: all");
   app->add_option_function<std::string>(

@@ -194,6 +194,11 @@ class Resolver {
                     .text_drafting = tenant.text_drafting(),
                     .record_traffic = tenant.record_traffic(),
                     .cache_salt = HashBytes(tenant.name())};
+    if (!v1::UnknownFields_IsValid(tenant.unknown_fields())) {
+      Error(path + ".unknown_fields", static_cast<int>(tenant.unknown_fields()),
+            ", expected ignore or refuse");
+    }
+    resolved.refuses_unknown_fields = tenant.unknown_fields() == v1::UNKNOWN_FIELDS_REFUSE;
     if (tenant.has_max_queued_requests()) resolved.max_queued_requests = tenant.max_queued_requests();
     if (tenant.weight() > kMaxWeight) {
       Error(path + ".weight", tenant.weight(), ", expected at most ", kMaxWeight);

@@ -79,6 +79,7 @@ struct Tenant {
   bool admin = false;
   bool text_drafting = false;   // Whether drafters of an entirely different vocabulary may draft for it.
   bool record_traffic = false;  // Whether its prompts and outputs go to the router's spool.
+  bool refuses_unknown_fields = false;  // Of its requests over HTTP; they are ignored otherwise.
   // Separates tenants in the verifiers' prefix caches. Derived from the tenant's name, so that replicas and
   // restarts of the router agree.
   uint64_t cache_salt = 0;

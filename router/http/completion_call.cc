@@ -98,7 +98,8 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
           exchange_->Write(answer_->Failure(status), [](bool) {});
           exchange_->End();
         } else {
-          exchange_->Answer(WithFields(ErrorAnswer(status)));
+          const FieldNames names = request_.NamesOf(choice.index);
+          exchange_->Answer(WithFields(ErrorAnswer(status, &names)));
         }
       } else if (left_ == 0 && !over_) {
         over_ = true;

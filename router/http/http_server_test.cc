@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "router/testing/http_connection.h"
 
 namespace tandem::router {
@@ -172,6 +173,48 @@ TEST_F(HttpServerTest, WhatIsTooLargeIsRefused) {
   EXPECT_EQ(handler_.handled, 1);
 }
 
+// Whatever the server itself says is JSON, in OpenAI's format.
+TEST_F(HttpServerTest, RefusalsAreJson) {
+  Start({.max_head_bytes = 1024, .max_body_bytes = 100});
+  const std::pair<std::string, std::string> kRefused[] = {
+      {Post("/x", std::string(101, 'x')), "413 body_too_large"},
+      {absl::StrCat("GET /x HTTP/1.1\r\nHost: a\r\nLong: ", std::string(2000, 'x'), "\r\n\r\n"),
+       "431 head_too_large"},
+      {"nonsense\r\n\r\n", "400 malformed_request"},
+      {"GET /x HTTP/1.1\r\n\r\n", "400 malformed_request"},
+      {"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "501 unsupported_transfer_encoding"},
+      {"POST /x HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+       "415 unsupported_content_encoding"},
+  };
+  for (const auto& [request, expected] : kRefused) {
+    const std::string answer = Ask(request);
+    EXPECT_THAT(answer, HasSubstr("Content-Type: application/json\r\n")) << request;
+    const nlohmann::json body =
+        nlohmann::json::parse(answer.substr(answer.find("\r\n\r\n") + 4), nullptr, false);
+    ASSERT_TRUE(body.is_object()) << answer;
+    const nlohmann::json& error = body["error"];
+    EXPECT_EQ(absl::StrCat(answer.substr(9, 3), " ", error["code"].get<std::string>()), expected);
+    EXPECT_EQ(error["type"], "invalid_request_error");
+    EXPECT_FALSE(error["message"].get<std::string>().empty());
+    EXPECT_TRUE(error["param"].is_null());
+  }
+}
+
+// Proxies send the whole address.
+TEST_F(HttpServerTest, ATargetMayBeAWholeAddress) {
+  Start();
+  for (const char* target : {"/secret", "/secret?a=b", "http://a/secret", "HTTPS://a:8080/secret?/x"}) {
+    EXPECT_THAT(Ask(absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")),
+                StartsWith("HTTP/1.1 401 "))
+        << target;
+  }
+  for (const char* target : {"http://a", "http://secret", "/http://a/secret"}) {
+    EXPECT_THAT(Ask(absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")),
+                StartsWith("HTTP/1.1 200 "))
+        << target;
+  }
+}
+
 TEST_F(HttpServerTest, WhatCanBeReadInTwoWaysIsRefused) {
   // Whatever else it waits for does not come.
   Start({.head_timeout = absl::Seconds(1), .body_timeout = absl::Seconds(1)});
@@ -220,8 +263,12 @@ TEST_F(HttpServerTest, SlowConnectionsAreClosed) {
          .body_timeout = absl::Milliseconds(50),
          .idle_timeout = absl::Milliseconds(100)});
   EXPECT_THAT(Ask(""), IsEmpty());
-  EXPECT_THAT(Ask("GET /x HT"), IsEmpty());
-  EXPECT_THAT(Ask("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nab"), IsEmpty());
+  // Who has begun is told why.
+  for (const char* begun : {"GET /x HT", "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nab"}) {
+    const std::string answer = Ask(begun);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 408 ")) << begun;
+    EXPECT_THAT(answer, HasSubstr(R"("code":"request_timeout"}})")) << begun;
+  }
   EXPECT_TRUE(AllClosed());
   EXPECT_EQ(handler_.handled, 0);
 }

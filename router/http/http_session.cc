@@ -34,28 +34,46 @@ constexpr size_t kReadBytes = size_t{16} << 10;
 constexpr size_t kMaxLingerBytes = size_t{1} << 20;
 constexpr absl::Duration kLingerTime = absl::Seconds(2);
 
-HttpAnswer PlainAnswer(int status, std::string text) {
-  return {
-      .status = status, .fields = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = std::move(text)};
+// In OpenAI's format, as all errors are. `message` and `code` need no escapes.
+HttpAnswer Refusal(int status, absl::string_view message, absl::string_view code) {
+  return {.status = status,
+          .fields = {{"Content-Type", "application/json"}},
+          .body = absl::StrCat(R"({"error":{"message":")", message,
+                               R"(","type":"invalid_request_error","param":null,"code":")", code, "\"}}")};
+}
+
+HttpAnswer Malformed(absl::string_view message) {
+  return Refusal(400, message, "malformed_request");
 }
 
 // The answer to a request that Beast refuses; none for connections that have just ended.
 std::optional<HttpAnswer> AnswerTo(const error_code& error) {
-  if (error == http::error::body_limit) return PlainAnswer(413, "the body is too large\n");
+  if (error == http::error::body_limit) return Refusal(413, "the body is too large", "body_too_large");
   if (error == http::error::header_limit || error == http::error::buffer_overflow)
-    return PlainAnswer(431, "the head of the request is too large\n");
+    return Refusal(431, "the head of the request is too large", "head_too_large");
   if (error == http::error::end_of_stream || error == http::error::partial_message) return std::nullopt;
   if (error.category() == make_error_code(http::error::bad_version).category())
-    return PlainAnswer(400, absl::StrCat("the request is malformed: ", error.message(), "\n"));
+    return Malformed(absl::StrCat("the request is malformed: ", error.message()));
   return std::nullopt;
+}
+
+// The target's path: of "/v1/models?x", and of "http://host/v1/models", which proxies send.
+std::string PathOf(absl::string_view target) {
+  for (const absl::string_view scheme : {"http://", "https://"}) {
+    if (!absl::StartsWithIgnoreCase(target, scheme)) continue;
+    target.remove_prefix(scheme.size());
+    target.remove_prefix(std::min(target.size(), target.find_first_of("/?")));
+    break;
+  }
+  const absl::string_view path = target.substr(0, target.find('?'));
+  return path.empty() ? "/" : std::string(path);
 }
 
 HttpHead HeadOf(const http::request_parser<http::string_body>& parser) {
   const auto& message = parser.get();
   HttpHead head;
   head.method = std::string(message.method_string());
-  const std::string target(message.target());
-  head.path = target.substr(0, target.find('?'));
+  head.path = PathOf({message.target().data(), message.target().size()});
   for (const auto& field : message) {
     head.fields.emplace_back(absl::AsciiStrToLower({field.name_string().data(), field.name_string().size()}),
                              std::string(field.value()));
@@ -191,10 +209,19 @@ class Session final : public HttpSessionBase {
       const std::shared_ptr<Session> self = weak.lock();
       // One that was replaced may have been on its way already.
       if (error || self == nullptr || self->timer_.expiry() > asio::steady_timer::clock_type::now()) return;
-      self->Shut();
+      self->OnDeadline();
     });
   }
   void ClearDeadline() { timer_.cancel(); }
+
+  // A request that has begun and does not get on is told so, once its read has ended.
+  void OnDeadline() {
+    if (state_ != State::kReading || timed_out_) return Shut();
+    timed_out_ = true;
+    error_code ignored;
+    Socket().cancel(ignored);
+    SetDeadline(shared_.options.answer_timeout);
+  }
 
   // Breaks the connection, and notifies those who wait for it.
   void Shut() {
@@ -241,6 +268,7 @@ class Session final : public HttpSessionBase {
 
   void ReadHead() {
     state_ = State::kReading;
+    timed_out_ = false;
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(shared_.options.max_head_bytes));
     parser_->body_limit(shared_.options.max_body_bytes);
@@ -253,7 +281,8 @@ class Session final : public HttpSessionBase {
 
   void RefuseMalformed(const error_code& error) {
     if (state_ == State::kClosed) return;
-    const std::optional<HttpAnswer> answer = AnswerTo(error);
+    const std::optional<HttpAnswer> answer =
+        timed_out_ ? Refusal(408, "the request did not arrive in time", "request_timeout") : AnswerTo(error);
     if (!answer.has_value()) return Shut();
     state_ = State::kAnswering;
     keep_alive_ = false;
@@ -266,15 +295,16 @@ class Session final : public HttpSessionBase {
     const std::optional<std::string> length = head_.Field("content-length");
     if (length.has_value() &&
         (length->empty() || length->find_first_not_of("0123456789") != std::string::npos))
-      return PlainAnswer(400, "Content-Length: expected one number\n");
+      return Malformed("Content-Length: expected one number");
     const std::optional<std::string> encoding = head_.Field("transfer-encoding");
     if (encoding.has_value() && !absl::EqualsIgnoreCase(*encoding, "chunked"))
-      return PlainAnswer(501, "Transfer-Encoding: expected none or \"chunked\"\n");
-    if (encoding.has_value() && !chunks_) return PlainAnswer(400, "Transfer-Encoding: HTTP/1.0 has none\n");
+      return Refusal(501, "Transfer-Encoding: expected none or chunked", "unsupported_transfer_encoding");
+    if (encoding.has_value() && !chunks_) return Malformed("Transfer-Encoding: HTTP/1.0 has none");
     if (head_.Field("content-encoding").has_value() && head_.Field("content-encoding") != "identity")
-      return PlainAnswer(415, "Content-Encoding: expected none; compressed bodies are not supported\n");
+      return Refusal(415, "Content-Encoding: expected none; compressed bodies are not supported",
+                     "unsupported_content_encoding");
     const std::optional<std::string> host = head_.Field("host");
-    if (chunks_ && (!host.has_value() || host->empty())) return PlainAnswer(400, "Host: expected one\n");
+    if (chunks_ && (!host.has_value() || host->empty())) return Malformed("Host: expected one");
     return std::nullopt;
   }
 
@@ -437,6 +467,7 @@ class Session final : public HttpSessionBase {
   bool chunks_ = true;    // The client knows pieces of told length.
   bool is_head_ = false;  // It wants no body.
   bool linger_ = false;
+  bool timed_out_ = false;      // Its request did not arrive in time.
   std::shared_ptr<void> hold_;  // The handler's.
   uint64_t number_ = 0;         // Of the request that is being answered; another one when it is.
   std::function<void()> on_gone_;

@@ -1,12 +1,14 @@
 #include "router/http/openai_answer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/utf8.h"
 #include "common/rpc/status.h"
 
 namespace tandem::router {
@@ -47,41 +49,27 @@ ErrorKind KindOf(absl::StatusCode code) {
   }
 }
 
-// The field that a message of the form "sampling.top_p: ..." is about, under the name it has here.
-std::optional<std::string> ParameterOf(absl::string_view message) {
-  const size_t colon = message.find(": ");
-  if (colon == absl::string_view::npos || colon == 0) return std::nullopt;
-  const absl::string_view field = message.substr(0, colon);
-  for (const char c : field) {
-    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.' && c != '[' && c != ']')
-      return std::nullopt;
-  }
-  // Where the name is another one.
-  if (field == "sampling.allowed_tokens") return "allowed_token_ids";
-  if (field == "sampling.banned_tokens") return "tandem.banned_token_ids";
-  for (const absl::string_view group : {"sampling.", "stopping.", "output.", "chat."}) {
-    if (field.substr(0, group.size()) == group) return std::string(field.substr(group.size()));
-  }
-  return std::string(field);
-}
-
 const char* FinishReasonOf(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_MAX_TOKENS ? "length" : "stop";
 }
 
-OrderedJson BytesOf(absl::string_view text) {
-  OrderedJson bytes = OrderedJson::array();
-  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
-  return bytes;
+// JSON has no infinity.
+double Finite(float number) {
+  return std::isfinite(number) ? static_cast<double>(number) : -9999.0;
 }
 
-std::string TextOf(absl::string_view bytes) {
-  return CleanUtf8(bytes);
-}
-
-// Of a token that cannot be: JSON has no infinity.
-double Finite(float logprob) {
-  return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
+// OpenAI's code for the error, if there is one: its own, by its reason, or that of its kind.
+OrderedJson CodeOf(const absl::Status& status, const std::optional<std::string>& field) {
+  const std::string reason = ReasonOf(status);
+  if (!reason.empty()) return absl::AsciiStrToLower(reason);
+  if (const char* const code = KindOf(status.code()).code; code != nullptr) return code;
+  if (!field.has_value() || !absl::IsInvalidArgument(status)) return nullptr;
+  if (absl::StartsWith(*field, "tools[") && absl::StrContains(*field, ".parameters"))
+    return "invalid_function_parameters";
+  for (const char* format : {"response_format.json_schema.schema", "text.format.schema"}) {
+    if (absl::StartsWith(*field, format)) return "invalid_json_schema";
+  }
+  return absl::AsciiStrToLower(kInvalidValue);
 }
 
 }  // namespace
@@ -90,24 +78,23 @@ int HttpStatusOf(const absl::Status& status) {
   return KindOf(status.code()).status;
 }
 
-OrderedJson ErrorJson(const absl::Status& status) {
-  const ErrorKind kind = KindOf(status.code());
-  const absl::string_view message(status.message().data(), status.message().size());
-  const std::optional<std::string> parameter =
-      absl::IsInvalidArgument(status) ? ParameterOf(message) : std::nullopt;
+OrderedJson ErrorJson(const absl::Status& status, const FieldNames* names) {
+  FieldNames::Error error = names == nullptr ? FieldNames::AsTold(status) : names->Describe(status);
+  const OrderedJson code = CodeOf(status, error.field);
+  if (!error.field.has_value() && code == "model_not_found") error.field = "model";
   return {{"error",
-           {{"message", std::string(message)},
-            {"type", kind.type},
-            {"param", parameter.has_value() ? OrderedJson(*parameter) : OrderedJson()},
-            {"code", kind.code == nullptr ? OrderedJson() : OrderedJson(kind.code)}}}};
+           {{"message", error.message},
+            {"type", KindOf(status.code()).type},
+            {"param", error.field.has_value() ? OrderedJson(*error.field) : OrderedJson()},
+            {"code", code}}}};
 }
 
 HttpAnswer JsonAnswer(const OrderedJson& json) {
   return {.status = 200, .fields = {{"Content-Type", "application/json"}}, .body = Line(json)};
 }
 
-HttpAnswer ErrorAnswer(const absl::Status& status) {
-  HttpAnswer answer = JsonAnswer(ErrorJson(status));
+HttpAnswer ErrorAnswer(const absl::Status& status, const FieldNames* names) {
+  HttpAnswer answer = JsonAnswer(ErrorJson(status, names));
   answer.status = HttpStatusOf(status);
   if (answer.status == 401) answer.fields.emplace_back("WWW-Authenticate", "Bearer");
   if (const std::optional<absl::Duration> delay = RetryAfter(status); delay.has_value()) {
@@ -188,44 +175,18 @@ OrderedJson TandemJson(const v1::GenerationStarted& started, const v1::Speculati
   return json;
 }
 
-namespace {
-
-std::string TokenText(uint32_t token, const PromptEncoder& encoder) {
-  return TextOf(encoder.TokenBytes(static_cast<TokenId>(token)));
-}
-
-// An entry of the older API's log probabilities.
-OrderedJson TextEntry(uint32_t token, const v1::TokenDetail& detail, size_t offset,
-                      const PromptEncoder& encoder) {
-  // Of tokens with one text the likelier one, which comes first, counts.
-  OrderedJson top = OrderedJson::object();
-  for (const v1::TokenLogprob& other : detail.top_logprobs())
-    top.emplace(TokenText(other.token(), encoder), Finite(other.logprob()));
-  return {{"token", TokenText(token, encoder)},
-          {"logprob", Finite(detail.logprob())},
-          {"top", std::move(top)},
-          {"offset", offset}};
-}
-
-// A token of the prompt as vLLM has it: an object of token ids. A rank is known of the likeliest alone.
-OrderedJson PromptEntry(uint32_t token, const v1::TokenDetail& detail, const PromptEncoder& encoder) {
-  OrderedJson entry = OrderedJson::object();
-  const auto add = [&](uint32_t id, float logprob, OrderedJson rank) {
-    entry.emplace(absl::StrCat(id), OrderedJson({{"logprob", Finite(logprob)},
-                                                 {"rank", std::move(rank)},
-                                                 {"decoded_token", TokenText(id, encoder)}}));
-  };
-  for (int i = 0; i < detail.top_logprobs_size(); ++i)
-    add(detail.top_logprobs(i).token(), detail.top_logprobs(i).logprob(), i + 1);
-  add(token, detail.logprob(), nullptr);
-  return entry;
-}
-
-}  // namespace
-
 std::string CompletionAnswer::AddPrompt(size_t index, const v1::PromptChunk& prompt,
                                         const PromptEncoder& encoder) {
   Choice& choice = choices_[index];
+  const TokenSpelling spelling(encoder, request_.tokens_as_ids);
+  if (EchoesLogprobs() && prompt.offset() == 0) {
+    const size_t num_added = NumAdded(index, {prompt.tokens().begin(), prompt.tokens().end()}, encoder);
+    if (EchoesGivenText(index)) {
+      choice.echo.emplace(RequestOf(index).text(), num_added);
+    } else {
+      choice.echo.emplace(num_added);
+    }
+  }
   OrderedJson echoed = OrderedJson::array();
   for (int i = 0; i < prompt.tokens_size() && i < prompt.details_size(); ++i) {
     const uint32_t token = prompt.tokens(i);
@@ -233,13 +194,14 @@ std::string CompletionAnswer::AddPrompt(size_t index, const v1::PromptChunk& pro
     const bool first = prompt.offset() == 0 && i == 0;
     if (request_.prompt_logprobs.has_value()) {
       choice.prompt_logprobs.push_back(first ? OrderedJson()
-                                             : PromptEntry(token, prompt.details(i), encoder));
+                                             : PromptLogprob(token, prompt.details(i), spelling));
     }
-    if (!EchoesLogprobs()) continue;
-    OrderedJson entry = TextEntry(token, prompt.details(i), choice.echoed_bytes, encoder);
+    if (!choice.echo.has_value()) continue;
+    const size_t offset =
+        choice.echo->Next(spelling.Bytes(token), encoder.IsSpecial(static_cast<TokenId>(token)));
+    OrderedJson entry = TextLogprob(token, prompt.details(i), offset, spelling);
     if (first) entry["logprob"] = entry["top"] = nullptr;
     echoed.push_back(std::move(entry));
-    choice.echoed_bytes += encoder.TokenBytes(static_cast<TokenId>(token)).size();
   }
   if (!EchoesLogprobs() || echoed.empty()) return "";
   if (request_.stream) return Chunk(index, "", std::move(echoed), {}, /*first=*/true);
@@ -247,118 +209,126 @@ std::string CompletionAnswer::AddPrompt(size_t index, const v1::PromptChunk& pro
   return "";
 }
 
-OrderedJson CompletionAnswer::Logprobs(const v1::GenerationChunk& chunk, size_t text_offset,
-                                       const PromptEncoder& encoder) const {
+OrderedJson CompletionAnswer::Logprobs(size_t index, const v1::GenerationChunk& chunk,
+                                       const PromptEncoder& encoder) {
   if (!request_.logprobs.has_value()) return nullptr;
-  const auto text_of = [&encoder](uint32_t token) { return TokenText(token, encoder); };
+  Choice& choice = choices_[index];
+  const TokenSpelling spelling(encoder, request_.tokens_as_ids);
+  const bool specials_have_text = RequestOf(index).output().include_special_tokens();
   OrderedJson entries = OrderedJson::array();
   for (int i = 0; i < chunk.tokens_size() && i < chunk.details_size(); ++i) {
-    const v1::TokenDetail& detail = chunk.details(i);
     const uint32_t token = chunk.tokens(i);
     if (request_.chat()) {
-      OrderedJson top = OrderedJson::array();
-      for (const v1::TokenLogprob& other : detail.top_logprobs()) {
-        top.push_back({{"token", text_of(other.token())},
-                       {"logprob", Finite(other.logprob())},
-                       {"bytes", BytesOf(encoder.TokenBytes(static_cast<TokenId>(other.token())))}});
-      }
-      entries.push_back({{"token", text_of(token)},
-                         {"logprob", Finite(detail.logprob())},
-                         {"bytes", BytesOf(encoder.TokenBytes(static_cast<TokenId>(token)))},
-                         {"top_logprobs", std::move(top)}});
-    } else {
-      entries.push_back(TextEntry(token, detail, text_offset, encoder));
+      entries.push_back(ChatLogprob(token, chunk.details(i), spelling));
+      continue;
     }
-    text_offset += detail.text_bytes();
+    // Where it stands does not depend on how much of the text is held back.
+    const size_t offset = choice.echoed_characters + choice.characters.whole();
+    entries.push_back(TextLogprob(token, chunk.details(i), offset, spelling));
+    if (specials_have_text || !encoder.IsSpecial(static_cast<TokenId>(token)))
+      choice.characters.Add(spelling.Bytes(token));
   }
   return entries;
 }
 
-namespace {
-
-// As an answer has them: for chats a list, for the older API columns.
-OrderedJson LogprobsField(bool chat, const OrderedJson& entries) {
-  if (entries.is_null()) return nullptr;
-  if (chat) return {{"content", entries}, {"refusal", nullptr}};
-  OrderedJson json = {{"tokens", OrderedJson::array()},
-                      {"token_logprobs", OrderedJson::array()},
-                      {"top_logprobs", OrderedJson::array()},
-                      {"text_offset", OrderedJson::array()}};
-  for (const OrderedJson& entry : entries) {
-    json["tokens"].push_back(entry["token"]);
-    json["token_logprobs"].push_back(entry["logprob"]);
-    json["top_logprobs"].push_back(entry["top"]);
-    json["text_offset"].push_back(entry["offset"]);
+void CompletionAnswer::BeginEcho(size_t index, const PromptEncoder& encoder) {
+  if (!request_.echo) return;
+  Choice& choice = choices_[index];
+  const v1::GenerateRequest& prompt = RequestOf(index);
+  if (request_.chat()) {
+    // As vLLM does, what the assistant has said already.
+    const v1::ChatMessage& last = *prompt.chat().messages().rbegin();
+    if (last.role() == "assistant") choice.parsed.content = last.content();
+    return;
   }
-  return json;
+  if (EchoesGivenText(index)) {
+    choice.text = prompt.text();
+  } else {
+    const auto& ids =
+        prompt.has_truncate_prompt_tokens() ? choice.started.prompt_token_ids() : prompt.token_ids().ids();
+    const TokenIds tokens(ids.begin(), ids.end());
+    std::string bytes;
+    for (size_t i = NumAdded(index, tokens, encoder); i < tokens.size(); ++i)
+      absl::StrAppend(&bytes, encoder.TokenBytes(tokens[i]));
+    choice.text = TextOfBytes(bytes);
+  }
+  choice.echoed_characters = NumCharacters(choice.text);
 }
 
-}  // namespace
+bool CompletionAnswer::EchoesGivenText(size_t index) const {
+  return RequestOf(index).has_text() && !RequestOf(index).has_truncate_prompt_tokens();
+}
 
-std::string CompletionAnswer::EchoOf(size_t choice, const PromptEncoder& encoder) const {
-  if (!request_.echo) return "";
-  const v1::GenerateRequest& prompt = request_.prompts[choice / request_.num_outputs];
-  if (prompt.has_text()) return prompt.text();
-  std::string text;
-  for (const uint32_t id : prompt.token_ids().ids()) {
-    const absl::string_view bytes = encoder.TokenBytes(static_cast<TokenId>(id));
-    text.append(bytes.data(), bytes.size());
+size_t CompletionAnswer::NumAdded(size_t index, const TokenIds& tokens, const PromptEncoder& encoder) const {
+  const v1::GenerateRequest& prompt = RequestOf(index);
+  return prompt.has_text() && !prompt.plain() ? NumAddedTokens(encoder, tokens) : 0;
+}
+
+std::string CompletionAnswer::OnStarted(size_t index, const v1::GenerationStarted& started,
+                                        const PromptEncoder& encoder) {
+  Choice& choice = choices_[index];
+  model_ = NameOfModel(started);
+  choice.started = started;
+  if (request_.logprobs.has_value()) choice.logprobs = OrderedJson::array();
+  if (request_.prompt_logprobs.has_value()) choice.prompt_logprobs = OrderedJson::array();
+  BeginEcho(index, encoder);
+  if (!request_.chat())
+    return choice.text.empty() ? "" : Chunk(index, choice.text, nullptr, {}, /*first=*/true);
+  std::string out = Chunk(index, {{"role", "assistant"}, {"content", ""}}, nullptr, {}, /*first=*/true);
+  if (!choice.parsed.content.empty())
+    out += Chunk(index, {{"content", choice.parsed.content}}, nullptr, {}, /*first=*/true);
+  return out;
+}
+
+std::string CompletionAnswer::OnFinished(size_t index, const v1::GenerationFinished& finished) {
+  Choice& choice = choices_[index];
+  std::string out;
+  for (const v1::OutputDelta& delta : finished.deltas()) choice.parsed.Add(delta);
+  if (request_.stream && (!finished.text().empty() || finished.deltas_size() > 0))
+    out = Pieces(index, finished.text(), finished.deltas(), nullptr, {});
+  choice.text += finished.text();
+  choice.finish_reason = FinishReasonOf(finished.reason());
+  // An output that a limit has cut says so, with or without calls. A call that something else has cut is
+  // none.
+  if (choice.finish_reason == "stop" && !choice.parsed.calls.empty() &&
+      IsCut(choice.parsed.calls.back().arguments())) {
+    choice.parsed.calls.pop_back();
+  } else if (choice.finish_reason == "stop" && !choice.parsed.calls.empty()) {
+    choice.finish_reason = "tool_calls";
   }
-  return TextOf(text);
+  choice.matched_stop = finished.matched_stop();
+  choice.usage = finished.usage();
+  choice.speculation = finished.speculation();
+  return out + LastChunk(index);
 }
 
 std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& event,
                                       const PromptEncoder& encoder) {
   Choice& choice = choices_[index];
   std::string out;
-  if (event.has_started()) {
-    model_ = NameOfModel(event.started());
-    choice.started = event.started();
-    if (request_.logprobs.has_value()) choice.logprobs = OrderedJson::array();
-    if (request_.prompt_logprobs.has_value()) choice.prompt_logprobs = OrderedJson::array();
-    choice.text = EchoOf(index, encoder);
-    if (request_.chat()) {
-      out = Chunk(index, {{"role", "assistant"}, {"content", ""}}, nullptr, {}, /*first=*/true);
-    } else if (!choice.text.empty()) {
-      out = Chunk(index, choice.text, nullptr, {}, /*first=*/true);
-    }
-  }
+  if (event.has_started()) out = OnStarted(index, event.started(), encoder);
   if (event.has_prompt()) out = AddPrompt(index, event.prompt(), encoder);
   if (event.has_chunk()) {
     const v1::GenerationChunk& chunk = event.chunk();
     const std::vector<uint32_t> tokens(chunk.tokens().begin(), chunk.tokens().end());
     choice.num_tokens += tokens.size();
-    OrderedJson logprobs = Logprobs(chunk, choice.text.size(), encoder);
+    OrderedJson logprobs = Logprobs(index, chunk, encoder);
     for (const v1::OutputDelta& delta : chunk.deltas()) choice.parsed.Add(delta);
     if (request_.stream) {
       out = Pieces(index, chunk.text(), chunk.deltas(), std::move(logprobs), tokens);
-      choice.text.append(chunk.text().size(), ' ');  // Only its length counts.
     } else {
       choice.text += chunk.text();
       choice.tokens.insert(choice.tokens.end(), tokens.begin(), tokens.end());
       for (OrderedJson& entry : logprobs) choice.logprobs.push_back(std::move(entry));
     }
   }
-  if (event.has_finished()) {
-    const v1::GenerationFinished& finished = event.finished();
-    for (const v1::OutputDelta& delta : finished.deltas()) choice.parsed.Add(delta);
-    if (request_.stream && (!finished.text().empty() || finished.deltas_size() > 0))
-      out = Pieces(index, finished.text(), finished.deltas(), nullptr, {});
-    choice.text += finished.text();
-    choice.finish_reason = FinishReasonOf(finished.reason());
-    // An output that a limit has cut says so, with or without calls.
-    if (!choice.parsed.calls.empty() && choice.finish_reason == "stop") choice.finish_reason = "tool_calls";
-    choice.matched_stop = finished.matched_stop();
-    choice.usage = finished.usage();
-    choice.speculation = finished.speculation();
-    out += LastChunk(index);
-  }
+  if (event.has_finished()) out += OnFinished(index, event.finished());
   return request_.stream ? out : "";
 }
 
 std::string CompletionAnswer::Pieces(size_t index, const std::string& text,
                                      const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas,
-                                     OrderedJson logprobs, const std::vector<uint32_t>& tokens) const {
+                                     OrderedJson logprobs, const std::vector<uint32_t>& tokens) {
   const bool tells = !logprobs.is_null() || (request_.return_token_ids && !tokens.empty());
   if (!request_.chat()) {
     return text.empty() && !tells ? "" : Chunk(index, text, std::move(logprobs), tokens, /*first=*/false);
@@ -375,14 +345,17 @@ std::string CompletionAnswer::Pieces(size_t index, const std::string& text,
 }
 
 std::string CompletionAnswer::Chunk(size_t index, OrderedJson said, OrderedJson logprobs,
-                                    const std::vector<uint32_t>& tokens, bool first) const {
+                                    const std::vector<uint32_t>& tokens, bool first) {
   if (!request_.stream) return "";
   OrderedJson choice = {{"index", index}};
   choice[request_.chat() ? "delta" : "text"] = std::move(said);
-  choice["logprobs"] = LogprobsField(request_.chat(), logprobs);
+  choice["logprobs"] = LogprobsField(request_.chat(), logprobs, SIZE_MAX);
   choice["finish_reason"] = nullptr;
   if (request_.return_token_ids && !first) choice["token_ids"] = tokens;
   OrderedJson frame = Frame(/*chunk=*/true);
+  // The first event of a choice has the prompt; in chats vLLM has it beside the choices.
+  if (request_.return_token_ids && !std::exchange(choices_[index].told_prompt, true))
+    (request_.chat() ? frame : choice)["prompt_token_ids"] = PromptTokensOf(index);
   frame["choices"] = OrderedJson::array({std::move(choice)});
   // With include_usage every event before the last has the field, which is null unless more was requested.
   if (request_.include_usage) frame["usage"] = UsageSoFar(index);
@@ -409,7 +382,7 @@ std::string CompletionAnswer::LastChunk(size_t index) const {
 }
 
 std::string CompletionAnswer::Failure(const absl::Status& status) {
-  return absl::StrCat(ServerSentEvent(ErrorJson(status)), "data: [DONE]\n\n");
+  return absl::StrCat(ServerSentEvent(ErrorJson(status, &request_.names)), "data: [DONE]\n\n");
 }
 
 std::string CompletionAnswer::Ending() {
@@ -433,10 +406,11 @@ OrderedJson CompletionAnswer::Whole() {
     } else {
       json["text"] = choice.text;
     }
-    json["logprobs"] = LogprobsField(request_.chat(), choice.logprobs);
+    json["logprobs"] = LogprobsField(request_.chat(), choice.logprobs, NumCharacters(choice.text));
     json["finish_reason"] = choice.finish_reason;
     json["stop_reason"] = choice.matched_stop.empty() ? OrderedJson() : OrderedJson(choice.matched_stop);
     if (request_.return_token_ids) json["token_ids"] = choice.tokens;
+    if (request_.return_token_ids && !request_.chat()) json["prompt_token_ids"] = PromptTokensOf(i);
     // In chats vLLM has it beside the choices.
     if (request_.prompt_logprobs.has_value() && !request_.chat())
       json["prompt_logprobs"] = PromptLogprobsOf(i);
@@ -447,6 +421,7 @@ OrderedJson CompletionAnswer::Whole() {
   frame["choices"] = std::move(choices);
   frame["usage"] = Usage();
   if (request_.prompt_logprobs.has_value() && request_.chat()) frame["prompt_logprobs"] = PromptLogprobsOf(0);
+  if (request_.return_token_ids && request_.chat()) frame["prompt_token_ids"] = PromptTokensOf(0);
   return frame;
 }
 

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,11 +16,13 @@
 #include "common/config/secret.h"
 #include "common/config/version.h"
 #include "common/model/config/strict_json.h"
+#include "common/rpc/status.h"
 #include "common/tracing/trace_context.h"
 #include "router/drafters/selection.h"
 #include "router/http/completion_call.h"
 #include "router/http/openai_answer.h"
 #include "router/http/openai_json.h"
+#include "router/http/openai_messages.h"
 #include "router/http/openai_request.h"
 #include "router/http/responses_request.h"
 #include "router/serving/request.h"
@@ -29,6 +33,11 @@ namespace tandem::router {
 namespace {
 
 constexpr absl::string_view kModels = "/v1/models";
+// OpenAI's codes for a path or a method that there is not.
+constexpr absl::string_view kUnknownUrl = "UNKNOWN_URL";
+constexpr absl::string_view kMethodNotSupported = "METHOD_NOT_SUPPORTED";
+// Names the fields of a request that had no effect.
+constexpr char kIgnoredField[] = "X-Tandem-Ignored";
 
 CallHead CallHeadOf(const HttpHead& head) {
   return {.authorization = std::optional<Secret>(head.Field("authorization")),
@@ -46,6 +55,22 @@ std::optional<std::string> RequestIdOf(const HttpHead& head) {
 
 bool IsModel(absl::string_view path) {
   return path == kModels || absl::StartsWith(path, absl::StrCat(kModels, "/"));
+}
+
+// A part of a path without its escapes: a model's name may have slashes. What is no escape stays.
+std::string PercentDecoded(absl::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const absl::string_view digits = text.substr(i + 1, 2);
+    if (text[i] == '%' && digits.size() == 2 && absl::ascii_isxdigit(static_cast<unsigned char>(digits[0])) &&
+        absl::ascii_isxdigit(static_cast<unsigned char>(digits[1]))) {
+      absl::StrAppend(&decoded, absl::HexStringToBytes(digits));
+      i += 2;
+    } else {
+      decoded.push_back(text[i]);
+    }
+  }
+  return decoded;
 }
 
 // For metrics: a path that there is, or "other".
@@ -134,9 +159,11 @@ std::optional<HttpAnswer> OpenAiApi::Refuse(const HttpHead& head, std::shared_pt
   }
   const absl::StatusOr<const Route*> route = Find(head);
   if (absl::IsUnimplemented(route.status())) {
-    HttpAnswer answer = ErrorAnswer(
-        absl::InvalidArgumentError(absl::StrCat(PrintableText(head.method), ": not allowed for ", head.path,
-                                                ", expected ", route.status().message())));
+    HttpAnswer answer =
+        ErrorAnswer(WithReason(absl::InvalidArgumentError(absl::StrCat(
+                                   PrintableText(head.path), " has no method ", PrintableText(head.method),
+                                   ", expected ", route.status().message())),
+                               kMethodNotSupported));
     answer.status = 405;
     answer.fields.emplace_back("Allow", std::string(route.status().message()));
     return answer;
@@ -149,7 +176,8 @@ std::optional<HttpAnswer> OpenAiApi::Refuse(const HttpHead& head, std::shared_pt
         absl::UnauthenticatedError("expected a tenant's token as `Authorization: Bearer <token>`"));
   }
   if (!route.ok()) {
-    HttpAnswer answer = ErrorAnswer(absl::InvalidArgumentError(route.status().message()));
+    HttpAnswer answer =
+        ErrorAnswer(WithReason(absl::InvalidArgumentError(route.status().message()), kUnknownUrl));
     answer.status = 404;
     return answer;
   }
@@ -197,34 +225,41 @@ void OpenAiApi::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchan
 }
 
 void OpenAiApi::ServeChat(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  ServeGeneration(request.head, ReadChatCompletion(request.body), std::move(exchange));
+  ServeGeneration(request, &ReadChatCompletion, std::move(exchange));
 }
 
 void OpenAiApi::ServeText(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  ServeGeneration(request.head, ReadCompletion(request.body), std::move(exchange));
+  ServeGeneration(request, &ReadCompletion, std::move(exchange));
 }
 
 void OpenAiApi::ServeResponse(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  ServeGeneration(request.head, ReadResponse(request.body), std::move(exchange));
+  ServeGeneration(request, &ReadResponse, std::move(exchange));
 }
 
-void OpenAiApi::ServeGeneration(const HttpHead& head, absl::StatusOr<CompletionRequest> completion,
+void OpenAiApi::ServeGeneration(const HttpRequest& request, ReadRequest read,
                                 std::shared_ptr<HttpExchange> exchange) {
+  const HttpHead& head = request.head;
   std::string id = RequestIdOf(head).value_or("");
   if (id.empty()) id = absl::StrFormat("%016x%016x", router_.Draw(), router_.Draw());
   std::vector<std::pair<std::string, std::string>> fields = FieldsFor(head);
   fields.emplace_back("X-Request-Id", id);
+  // Who the caller is, is for the call to judge.
+  const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
+  const absl::StatusOr<size_t> index = Authenticate(routing->tenants(), head.Field("authorization"));
+  const Tenant* const tenant = index.ok() ? &routing->table().tenants[*index] : nullptr;
+  absl::StatusOr<CompletionRequest> completion =
+      read(request.body, tenant != nullptr && tenant->refuses_unknown_fields);
   if (!completion.ok()) {
     HttpAnswer answer = ErrorAnswer(completion.status());
     answer.fields.insert(answer.fields.end(), fields.begin(), fields.end());
     return exchange->Answer(std::move(answer));
   }
-  // Who the caller is, is for the call to judge.
-  const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
-  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), head.Field("authorization"));
-  if (tenant.ok()) {
-    for (v1::GenerateRequest& request : completion->prompts)
-      TakeAdapterForModel(router_, routing->table(), routing->table().tenants[*tenant], request);
+  if (!completion->ignored.text().empty()) fields.emplace_back(kIgnoredField, completion->ignored.text());
+  for (v1::GenerateRequest& prompt : completion->prompts) {
+    if (tenant == nullptr) continue;
+    const bool named = prompt.has_adapter();
+    TakeAdapterForModel(router_, routing->table(), *tenant, prompt);
+    if (!named && prompt.has_adapter()) completion->names.Set("adapter", "model");
   }
   ServeCompletion(router_, CallHeadOf(head), *std::move(completion), std::move(id), std::move(fields),
                   std::move(exchange));
@@ -233,7 +268,7 @@ void OpenAiApi::ServeGeneration(const HttpHead& head, absl::StatusOr<CompletionR
 void OpenAiApi::ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
   const absl::string_view path = request.head.path;
-  const std::string wanted(path.substr(std::min(path.size(), kModels.size() + 1)));
+  const std::string wanted = PercentDecoded(path.substr(std::min(path.size(), kModels.size() + 1)));
   const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), request.head.Field("authorization"));
   if (!tenant.ok()) return Send(request.head, ErrorAnswer(tenant.status()), *exchange);
   OrderedJson list = OrderedJson::array();
@@ -280,6 +315,11 @@ void OpenAiApi::ServeElsewhere(HttpRequest request, std::shared_ptr<HttpExchange
 
 namespace {
 
+HttpAnswer WithIgnored(HttpAnswer answer, const IgnoredFields& ignored) {
+  if (!ignored.text().empty()) answer.fields.emplace_back(kIgnoredField, ignored.text());
+  return answer;
+}
+
 absl::StatusOr<const ServedModel*> ModelOf(Router& router, const Tenant& tenant, JsonFields& fields) {
   const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
   v1::GenerateRequest named;
@@ -289,73 +329,100 @@ absl::StatusOr<const ServedModel*> ModelOf(Router& router, const Tenant& tenant,
   return &router.model(model);
 }
 
-absl::StatusOr<OrderedJson> Tokenize(Router& router, const std::string& body, const Tenant& tenant) {
-  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
-  JsonFields fields(json);
-  TANDEM_ASSIGN_OR_RETURN(const ServedModel* model, ModelOf(router, tenant, fields));
-  const std::optional<std::string> prompt = fields.Text("prompt");
-  if (!prompt.has_value()) fields.Fail("prompt", "missing");
-  const bool special = fields.Flag("add_special_tokens").value_or(true);
-  const bool texts = fields.Flag("return_token_strs").value_or(false);
-  TANDEM_RETURN_IF_ERROR(fields.Finish());
-  if (prompt->size() > kMaxPromptBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt: ", prompt->size(), " bytes, expected at most ", kMaxPromptBytes));
+// The prompt of a request to tokenize: a text, or a chat.
+absl::Status ReadTokenizedPrompt(absl::string_view body, JsonFields& fields, FieldNames& names,
+                                 v1::GenerateRequest& request) {
+  if (fields.Find("messages") != nullptr) {
+    names = FieldNames(HttpApi::kChat);
+    ReadChat(body, fields, names, *request.mutable_chat());
+    fields.Refuse("chat_template", "not supported");
+    fields.Refuse("prompt", "expected one of prompt and messages");
+    return fields.status();
   }
-  const absl::StatusOr<TokenIds> tokens =
-      model->encoder->EncodeText(*prompt, std::numeric_limits<size_t>::max(), /*plain=*/!special);
-  if (!tokens.ok()) return absl::InvalidArgumentError(absl::StrCat("prompt: ", tokens.status().message()));
+  const std::optional<std::string> prompt = fields.Text("prompt");
+  if (!prompt.has_value()) fields.Missing("prompt");
+  request.set_text(prompt.value_or(""));
+  request.set_plain(!fields.Flag("add_special_tokens").value_or(true));
+  return fields.status();
+}
+
+// What is checked of any prompt, except that a text may be empty.
+absl::StatusOr<TokenIds> TokensOf(const v1::GenerateRequest& request, const ServedModel& model) {
+  if (!request.text().empty() || request.has_chat()) TANDEM_RETURN_IF_ERROR(ValidateRequest(request));
+  constexpr size_t kAll = std::numeric_limits<size_t>::max();
+  absl::StatusOr<TokenIds> tokens = request.has_chat()
+                                        ? model.encoder->EncodeChat(request.chat(), kAll)
+                                        : model.encoder->EncodeText(request.text(), kAll, request.plain());
+  if (tokens.ok()) return tokens;
+  return absl::InvalidArgumentError(
+      absl::StrCat(request.has_chat() ? "chat: " : "text: ", tokens.status().message()));
+}
+
+HttpAnswer Tokenize(Router& router, const std::string& body, const Tenant& tenant) {
+  const absl::StatusOr<Json> json = ParseBody(body);
+  if (!json.ok()) return ErrorAnswer(json.status());
+  IgnoredFields ignored;
+  JsonFields fields(*json, tenant.refuses_unknown_fields ? nullptr : &ignored);
+  FieldNames names(HttpApi::kText);
+  const absl::StatusOr<const ServedModel*> model = ModelOf(router, tenant, fields);
+  if (!model.ok()) return ErrorAnswer(model.status());
+  v1::GenerateRequest request;
+  absl::Status read = ReadTokenizedPrompt(body, fields, names, request);
+  const bool texts = fields.Flag("return_token_strs").value_or(false);
+  read.Update(fields.Finish());
+  if (!read.ok()) return ErrorAnswer(read);
+  const absl::StatusOr<TokenIds> tokens = TokensOf(request, **model);
+  if (!tokens.ok()) return ErrorAnswer(tokens.status(), &names);
   router.admission().Charge(tenant, tokens->size());
   OrderedJson answer = {
-      {"count", tokens->size()}, {"max_model_len", model->context_length}, {"tokens", *tokens}};
+      {"count", tokens->size()}, {"max_model_len", (*model)->context_length}, {"tokens", *tokens}};
   if (texts) {
     OrderedJson strings = OrderedJson::array();
-    for (const TokenId token : *tokens) strings.push_back(std::string(model->encoder->TokenBytes(token)));
+    for (const TokenId token : *tokens) strings.push_back(std::string((*model)->encoder->TokenBytes(token)));
     answer["token_strs"] = std::move(strings);
   }
-  return answer;
+  return WithIgnored(JsonAnswer(answer), ignored);
 }
 
-absl::StatusOr<OrderedJson> Detokenize(Router& router, const std::string& body, const Tenant& tenant) {
-  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
-  JsonFields fields(json);
-  TANDEM_ASSIGN_OR_RETURN(const ServedModel* model, ModelOf(router, tenant, fields));
+HttpAnswer Detokenize(Router& router, const std::string& body, const Tenant& tenant) {
+  const absl::StatusOr<Json> json = ParseBody(body);
+  if (!json.ok()) return ErrorAnswer(json.status());
+  IgnoredFields ignored;
+  JsonFields fields(*json, tenant.refuses_unknown_fields ? nullptr : &ignored);
+  const absl::StatusOr<const ServedModel*> model = ModelOf(router, tenant, fields);
+  if (!model.ok()) return ErrorAnswer(model.status());
   const Json* const tokens = fields.Find("tokens");
-  if (tokens == nullptr || !tokens->is_array()) fields.Fail("tokens", "expected a list of token ids");
-  TANDEM_RETURN_IF_ERROR(fields.Finish());
-  if (tokens->size() > kMaxDetokenized) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokens: ", tokens->size(), " of them, expected at most ", kMaxDetokenized));
-  }
+  if (tokens == nullptr) fields.Missing("tokens");
+  if (tokens != nullptr && !tokens->is_array()) fields.FailType("tokens", *tokens, "a list of token ids");
   TokenIds ids;
-  for (const Json& token : *tokens) {
-    if (!token.is_number_unsigned() || token.get<uint64_t>() >= static_cast<uint64_t>(model->vocab_size)) {
-      return absl::InvalidArgumentError(absl::StrCat("tokens: found ", PrintableValue(token),
-                                                     ", expected token ids below ", model->vocab_size));
+  if (fields.status().ok() && tokens->size() > kMaxDetokenized)
+    fields.Fail("tokens", absl::StrCat(tokens->size(), " of them, expected at most ", kMaxDetokenized));
+  for (size_t i = 0; fields.status().ok() && i < tokens->size(); ++i) {
+    const std::optional<uint32_t> id = TokenIdOf((*tokens)[i]);
+    if (!id.has_value() || *id >= static_cast<uint32_t>((*model)->vocab_size)) {
+      fields.FailType(absl::StrCat("tokens[", i, "]"), (*tokens)[i],
+                      absl::StrCat("a token id below ", (*model)->vocab_size));
+    } else {
+      ids.push_back(static_cast<TokenId>(*id));
     }
-    ids.push_back(token.get<TokenId>());
   }
-  return OrderedJson{{"prompt", model->encoder->Decode(ids, /*skip_special=*/false)}};
-}
-
-HttpAnswer AnswerOf(const absl::StatusOr<OrderedJson>& json) {
-  return json.ok() ? JsonAnswer(*json) : ErrorAnswer(json.status());
+  if (const absl::Status read = fields.Finish(); !read.ok()) return ErrorAnswer(read);
+  return WithIgnored(JsonAnswer({{"prompt", (*model)->encoder->Decode(ids, /*skip_special=*/false)}}),
+                     ignored);
 }
 
 }  // namespace
 
 void OpenAiApi::ServeTokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  ServeElsewhere(std::move(request), std::move(exchange),
-                 [this](const std::string& body, const Tenant& tenant) {
-                   return AnswerOf(Tokenize(router_, body, tenant));
-                 });
+  ServeElsewhere(
+      std::move(request), std::move(exchange),
+      [this](const std::string& body, const Tenant& tenant) { return Tokenize(router_, body, tenant); });
 }
 
 void OpenAiApi::ServeDetokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  ServeElsewhere(std::move(request), std::move(exchange),
-                 [this](const std::string& body, const Tenant& tenant) {
-                   return AnswerOf(Detokenize(router_, body, tenant));
-                 });
+  ServeElsewhere(
+      std::move(request), std::move(exchange),
+      [this](const std::string& body, const Tenant& tenant) { return Detokenize(router_, body, tenant); });
 }
 
 void OpenAiApi::ServeHealth(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {

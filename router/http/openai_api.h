@@ -71,8 +71,8 @@ class OpenAiApi final : public HttpHandler {
   void ServeChat(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeText(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeResponse(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
-  void ServeGeneration(const HttpHead& head, absl::StatusOr<CompletionRequest> completion,
-                       std::shared_ptr<HttpExchange> exchange);
+  using ReadRequest = absl::StatusOr<CompletionRequest> (*)(absl::string_view body, bool refuse_unknown);
+  void ServeGeneration(const HttpRequest& request, ReadRequest read, std::shared_ptr<HttpExchange> exchange);
   void ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeTokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeDetokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);

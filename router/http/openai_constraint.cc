@@ -24,87 +24,251 @@ void SetSchema(absl::string_view body, const std::string& pointer, const Json& s
                                                                   : TextOf(body, pointer));
 }
 
-void ReadResponseFormat(absl::string_view body, const Json& format, JsonFields& fields,
+// Where a form stands in the body, for schemas, and its name in errors.
+struct Place {
+  absl::string_view body;
+  std::string pointer;
+  std::string path;
+
+  Place Member(absl::string_view name) const {
+    return {body, absl::StrCat(pointer, "/", name), absl::StrCat(path, path.empty() ? "" : ".", name)};
+  }
+  Place Element(size_t index) const {
+    return {body, absl::StrCat(pointer, "/", index), absl::StrCat(path, "[", index, "]")};
+  }
+};
+
+// The content of a tag: {"type": "json_schema", "json_schema": {...}}, or a regular expression or a grammar.
+void ReadTagContent(const Json& json, const JsonFields& outer, const Place& place, v1::Constraint& content,
+                    absl::Status& status) {
+  JsonFields own(json, outer, place.path + ".");
+  const std::string type = own.Text("type").value_or("");
+  if (type == "json_schema") {
+    const Json* const schema = own.Find("json_schema");
+    if (schema == nullptr) own.Missing("json_schema");
+    if (schema != nullptr) SetSchema(place.body, place.Member("json_schema").pointer, *schema, content);
+  } else if (type == "regex") {
+    content.set_regex(own.Text("pattern").value_or(""));
+  } else if (type == "grammar") {
+    content.set_grammar(own.Text("grammar").value_or(""));
+  } else {
+    own.Fail("type", absl::StrCat("found \"", PrintableText(type),
+                                  "\", expected \"json_schema\", \"regex\" or \"grammar\""));
+  }
+  status.Update(own.Finish());
+}
+
+// A list of tags, of which `older` ones have their schema beside begin and end.
+void ReadTags(JsonFields& fields, const char* name, bool older, const Place& place,
+              v1::StructuralTags& tags) {
+  const Json* const list = fields.Find(name);
+  if (list == nullptr) return fields.Missing(name);
+  if (!list->is_array()) return fields.FailType(name, *list, "a list of tags");
+  for (size_t i = 0; i < list->size(); ++i) {
+    const Place at = place.Member(name).Element(i);
+    JsonFields own((*list)[i], fields, at.path + ".");
+    v1::StructuralTag& tag = *tags.add_tags();
+    tag.set_begin(own.Text("begin").value_or(""));
+    tag.set_end(own.Text("end").value_or(""));
+    const char* const member = older ? "schema" : "content";
+    const Json* const content = own.Find(member);
+    absl::Status status;
+    if (content == nullptr) {
+      own.Missing(member);
+    } else if (older) {
+      SetSchema(place.body, at.Member(member).pointer, *content, *tag.mutable_content());
+    } else {
+      ReadTagContent(*content, own, at.Member(member), *tag.mutable_content(), status);
+    }
+    own.Update(status);
+    own.Ignore("type");  // "tag".
+    fields.Update(own.Finish());
+  }
+}
+
+void ReadTriggers(JsonFields& fields, v1::StructuralTags& tags) {
+  const Json* const triggers = fields.Find("triggers");
+  if (triggers == nullptr) return fields.Missing("triggers");
+  if (!triggers->is_array()) return fields.FailType("triggers", *triggers, "a list of strings");
+  for (const Json& trigger : *triggers) {
+    if (!trigger.is_string()) return fields.FailType("triggers", trigger, "a list of strings");
+    tags.add_triggers(trigger.get<std::string>());
+  }
+}
+
+// vLLM's structural tags: {"structures": [...], "triggers": [...]}, or in `format` XGrammar's triggered tags.
+void ReadStructuralTags(JsonFields& fields, const Place& place, FieldNames& names,
                         std::optional<v1::Constraint>& constraint) {
-  JsonFields own(format, "response_format.");
+  v1::StructuralTags& tags = *constraint.emplace().mutable_structural_tags();
+  const Json* const format = fields.Find("format");
+  const Place at = format == nullptr ? place : place.Member("format");
+  if (format == nullptr) {
+    ReadTags(fields, "structures", /*older=*/true, place, tags);
+    ReadTriggers(fields, tags);
+  } else {
+    JsonFields own(*format, fields, at.path + ".");
+    const std::string type = own.Text("type").value_or("");
+    if (type != "triggered_tags") {
+      own.Fail("type", absl::StrCat("found \"", PrintableText(type), "\", expected \"triggered_tags\""),
+               kUnsupportedParameter);
+    }
+    ReadTags(own, "tags", /*older=*/false, at, tags);
+    ReadTriggers(own, tags);
+    tags.set_at_least_one(own.Flag("at_least_one").value_or(false));
+    tags.set_stop_after_first(own.Flag("stop_after_first").value_or(false));
+    fields.Update(own.Finish());
+  }
+  names.SetConstraint(at.path);
+  for (int i = 0; i < tags.tags_size(); ++i) {
+    const Place tag = at.Member(format == nullptr ? "structures" : "tags").Element(static_cast<size_t>(i));
+    const Place content = format == nullptr ? tag.Member("schema")
+                          : tags.tags(i).content().has_json_schema()
+                              ? tag.Member("content").Member("json_schema")
+                              : tag.Member("content");
+    const std::string ours = absl::StrCat("constraint.structural_tags.tags[", i, "]");
+    names.Set(ours, tag.path);
+    names.Set(ours + ".content", content.path);
+  }
+}
+
+// The same as an object, or as a text that is one.
+void ReadStructuralTagField(JsonFields& fields, const char* name, const Place& place, FieldNames& names,
+                            std::optional<v1::Constraint>& constraint) {
+  const Json* const given = fields.Find(name);
+  if (given == nullptr) return;
+  Place at = place.Member(name);
+  if (!given->is_string()) {
+    JsonFields own(*given, fields, at.path + ".");
+    own.Ignore("type");
+    ReadStructuralTags(own, at, names, constraint);
+    return fields.Update(own.Finish());
+  }
+  const std::string text = given->get<std::string>();
+  const absl::StatusOr<Json> parsed = ParseBody(text);
+  if (!parsed.ok()) return fields.Fail(name, "expected an object, or a text that is one");
+  at.body = text;
+  at.pointer.clear();
+  JsonFields own(*parsed, fields, at.path + ".");
+  own.Ignore("type");
+  ReadStructuralTags(own, at, names, constraint);
+  fields.Update(own.Finish());
+}
+
+// What several APIs have: a schema beside its name, in `own`.
+void ReadSchema(JsonFields& own, const Place& place, FieldNames& names,
+                std::optional<v1::Constraint>& constraint) {
+  // Outputs are held to all of a schema, whatever is said of that.
+  for (const char* name : {"name", "description", "strict"}) own.Ignore(name);
+  const Json* const schema = own.Find("schema");
+  if (schema == nullptr) return own.Missing("schema");
+  const Place at = place.Member("schema");
+  SetSchema(place.body, at.pointer, *schema, constraint.emplace());
+  names.SetConstraint(at.path);
+}
+
+void ReadResponseFormat(absl::string_view body, const Json& format, JsonFields& fields, FieldNames& names,
+                        std::optional<v1::Constraint>& constraint) {
+  const Place place = Place{body, "", ""}.Member("response_format");
+  JsonFields own(format, fields, "response_format.");
   const std::string type = own.Text("type").value_or("");
   if (type == "json_object") {
     constraint.emplace().mutable_json_object();
   } else if (type == "json_schema") {
     const Json* const described = own.Find("json_schema");
-    if (described == nullptr) own.Fail("json_schema", "missing");
+    if (described == nullptr) own.Missing("json_schema");
     if (described != nullptr) {
-      JsonFields schema(*described, "response_format.json_schema.");
-      // Outputs are held to all of a schema, whatever is said of that.
-      for (const char* name : {"name", "description", "strict"}) schema.Ignore(name);
-      const Json* const text = schema.Find("schema");
-      if (text == nullptr) schema.Fail("schema", "missing");
-      if (text != nullptr)
-        SetSchema(body, "/response_format/json_schema/schema", *text, constraint.emplace());
+      JsonFields schema(*described, own, "response_format.json_schema.");
+      ReadSchema(schema, place.Member("json_schema"), names, constraint);
       own.Update(schema.Finish());
     }
+  } else if (type == "structural_tag") {
+    ReadStructuralTags(own, place, names, constraint);
   } else if (type != "text") {
-    own.Fail("type", absl::StrCat("found \"", PrintableText(type),
-                                  "\", expected \"text\", \"json_object\" or \"json_schema\""));
+    own.Fail("type",
+             absl::StrCat("found \"", PrintableText(type),
+                          "\", expected \"text\", \"json_object\", \"json_schema\" or \"structural_tag\""));
   }
   fields.Update(own.Finish());
 }
 
-// The forms that vLLM has, as members of `fields` whose names begin with `prefix`; `pointer` is where these
+// The forms that vLLM has, as members of `fields` whose names begin with `prefix`; `place` is where these
 // stand.
-void ReadGuides(absl::string_view body, const std::string& prefix, const std::string& pointer,
-                JsonFields& fields, std::optional<v1::Constraint>& constraint) {
-  const auto set = [&]() -> v1::Constraint& {
-    if (constraint.has_value())
-      fields.Fail(prefix.empty() ? "json" : prefix, "more than one format, expected one");
+void ReadGuides(const std::string& prefix, const Place& place, JsonFields& fields, FieldNames& names,
+                std::optional<v1::Constraint>& constraint) {
+  const auto set = [&](const std::string& name) -> v1::Constraint& {
+    if (constraint.has_value()) fields.Fail(name, "more than one format, expected one");
+    names.SetConstraint(place.Member(name).path);
     return constraint.emplace();
   };
-  if (const Json* const schema = fields.Find(prefix + "json"))
-    SetSchema(body, absl::StrCat(pointer, "/", prefix, "json"), *schema, set());
-  if (fields.Flag(prefix + "json_object").value_or(false)) set().mutable_json_object();
-  if (auto regex = fields.Text(prefix + "regex")) set().set_regex(*std::move(regex));
-  if (auto grammar = fields.Text(prefix + "grammar")) set().set_grammar(*std::move(grammar));
-  const Json* const choices = fields.Find(prefix + "choice");
+  const std::string json = prefix + "json";
+  if (const Json* const schema = fields.Find(json))
+    SetSchema(place.body, place.Member(json).pointer, *schema, set(json));
+  const std::string object = prefix + "json_object";
+  if (fields.Flag(object).value_or(false)) set(object).mutable_json_object();
+  if (auto regex = fields.Text(prefix + "regex")) set(prefix + "regex").set_regex(*std::move(regex));
+  if (auto grammar = fields.Text(prefix + "grammar"))
+    set(prefix + "grammar").set_grammar(*std::move(grammar));
+  const std::string choice_name = prefix + "choice";
+  const Json* const choices = fields.Find(choice_name);
   if (choices == nullptr) return;
-  v1::Choices& list = *set().mutable_choices();
-  if (!choices->is_array()) return fields.Fail(prefix + "choice", "expected a list of texts");
+  v1::Choices& list = *set(choice_name).mutable_choices();
+  constexpr absl::string_view kExpected = "expected a list of texts";
+  if (!choices->is_array()) return fields.Fail(choice_name, kExpected, kInvalidType);
   for (const Json& choice : *choices) {
-    if (!choice.is_string()) return fields.Fail(prefix + "choice", "expected a list of texts");
+    if (!choice.is_string()) return fields.Fail(choice_name, kExpected, kInvalidType);
     list.add_choices(choice.get<std::string>());
   }
 }
 
+// What only guides backends that are not here; the same outputs are allowed without.
+void IgnoreBackendOptions(JsonFields& own) {
+  for (const char* name : {"_backend", "_backend_was_auto", "disable_fallback"}) own.Ignore(name);
+  own.Refuse("disable_any_whitespace", "expected false");
+  own.Refuse("disable_additional_properties", "expected false; the schema says it");
+  own.Refuse("whitespace_pattern", "not supported");
+}
+
 }  // namespace
 
-void ReadConstraint(absl::string_view body, JsonFields& fields, v1::GenerateRequest& request) {
+void ReadConstraint(absl::string_view body, JsonFields& fields, FieldNames& names,
+                    v1::GenerateRequest& request) {
+  const Place whole{body, "", ""};
   std::optional<v1::Constraint> constraint;
   if (const Json* const format = fields.Find("response_format"))
-    ReadResponseFormat(body, *format, fields, constraint);
-  ReadGuides(body, "guided_", "", fields, constraint);
+    ReadResponseFormat(body, *format, fields, names, constraint);
+  ReadGuides("guided_", whole, fields, names, constraint);
   if (const Json* const outputs = fields.Find("structured_outputs")) {
-    JsonFields own(*outputs, "structured_outputs.");
-    ReadGuides(body, "", "/structured_outputs", own, constraint);
+    JsonFields own(*outputs, fields, "structured_outputs.");
+    ReadGuides("", whole.Member("structured_outputs"), own, names, constraint);
+    if (constraint.has_value() && own.Find("structural_tag") != nullptr)
+      own.Fail("structural_tag", "more than one format, expected one");
+    ReadStructuralTagField(own, "structural_tag", whole.Member("structured_outputs"), names, constraint);
+    IgnoreBackendOptions(own);
     fields.Update(own.Finish());
   }
-  fields.Refuse("structural_tag", "not supported over HTTP");
+  if (constraint.has_value() && fields.Find("structural_tag") != nullptr)
+    fields.Fail("structural_tag", "more than one format, expected one");
+  ReadStructuralTagField(fields, "structural_tag", whole, names, constraint);
+  fields.Ignore("guided_decoding_backend");
   if (constraint.has_value()) *request.mutable_constraint() = *std::move(constraint);
 }
 
-void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields,
+void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields, FieldNames& names,
                     v1::GenerateRequest& request) {
-  JsonFields own(format, "text.format.");
+  const Place place = Place{body, "", ""}.Member("text").Member("format");
+  JsonFields own(format, fields, "text.format.");
   const std::string type = own.Text("type").value_or("text");
-  for (const char* name : {"name", "description", "strict"}) own.Ignore(name);
+  std::optional<v1::Constraint> constraint;
   if (type == "json_object") {
-    request.mutable_constraint()->mutable_json_object();
+    constraint.emplace().mutable_json_object();
   } else if (type == "json_schema") {
-    const Json* const schema = own.Find("schema");
-    if (schema == nullptr) own.Fail("schema", "missing");
-    if (schema != nullptr) SetSchema(body, "/text/format/schema", *schema, *request.mutable_constraint());
+    ReadSchema(own, place, names, constraint);
   } else if (type != "text") {
     own.Fail("type", absl::StrCat("found \"", PrintableText(type),
                                   "\", expected \"text\", \"json_object\" or \"json_schema\""));
   }
+  for (const char* name : {"name", "description", "strict"}) own.Ignore(name);
+  if (constraint.has_value()) *request.mutable_constraint() = *std::move(constraint);
   fields.Update(own.Finish());
 }
 

@@ -1,20 +1,23 @@
 #pragma once
 
 #include "absl/strings/string_view.h"
+#include "router/http/field_names.h"
 #include "router/http/openai_json.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
 
-// Reads the constraint of a request: OpenAI's `response_format` (text, json_object, json_schema), or vLLM's
-// `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs` with the members
-// json, json_object, regex, choice and grammar. At most one of them is allowed. `body`: the text from which
-// `fields` was parsed; a schema's properties keep their order in it. Errors go to `fields`.
-void ReadConstraint(absl::string_view body, JsonFields& fields, v1::GenerateRequest& request);
+// Reads the constraint of a request: OpenAI's `response_format` (text, json_object, json_schema, and vLLM's
+// structural_tag), or vLLM's `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
+// `structural_tag` and `structured_outputs` with the members json, json_object, regex, choice, grammar and
+// structural_tag. At most one of them is allowed. `body`: the text from which `fields` was parsed; a schema's
+// properties keep their order in it. Errors go to `fields`; `names` gets where the constraint stands.
+void ReadConstraint(absl::string_view body, JsonFields& fields, FieldNames& names,
+                    v1::GenerateRequest& request);
 
 // Reads `text.format` of /v1/responses, passed as `format`: like response_format, but without an object
 // around the schema. Errors go to `fields`.
-void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields,
+void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields, FieldNames& names,
                     v1::GenerateRequest& request);
 
 }  // namespace tandem::router

@@ -1,19 +1,77 @@
 #include "router/http/openai_json.h"
 
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/model/config/strict_json.h"
+#include "common/rpc/status.h"
 
 namespace tandem::router {
+namespace {
 
-JsonFields::JsonFields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
-  if (!object.is_object()) {
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat(path_.empty() ? "body" : path_.substr(0, path_.size() - 1), ": expected an object"));
+// Of a header field, which clients bound.
+constexpr size_t kMostIgnoredBytes = 1024;
+constexpr size_t kMostPathBytes = 128;
+
+// What a header field can hold, and what does not look like a list.
+bool IsPlain(char c) {
+  return c > ' ' && c < 127 && c != ',' && c != '"' && c != '\\';
+}
+
+// A double that is a whole number has no fraction, and fits if it is within the borders of the type, of which
+// the upper one is a power of two.
+bool IsWhole(double number, double low, double end) {
+  return number >= low && number < end && number == std::floor(number);
+}
+
+constexpr double kTwoTo63 = 9223372036854775808.0;
+
+}  // namespace
+
+void IgnoredFields::Add(absl::string_view path) {
+  if (full_) return;
+  std::string shown(path.substr(0, kMostPathBytes));
+  for (char& c : shown) {
+    if (!IsPlain(c)) c = '?';
   }
+  if (text_.size() + shown.size() + 2 > kMostIgnoredBytes) {
+    full_ = true;
+    shown = "...";
+  }
+  absl::StrAppend(&text_, text_.empty() ? "" : ", ", shown);
+}
+
+std::optional<int64_t> WholeNumber(const Json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<uint64_t>();
+    if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+    return static_cast<int64_t>(number);
+  }
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float() || !IsWhole(value.get<double>(), -kTwoTo63, kTwoTo63)) return std::nullopt;
+  return static_cast<int64_t>(value.get<double>());
+}
+
+std::optional<uint32_t> TokenIdOf(const Json& value) {
+  const std::optional<int64_t> id = WholeNumber(value);
+  if (!id.has_value() || *id < 0 || *id > std::numeric_limits<int32_t>::max()) return std::nullopt;
+  return static_cast<uint32_t>(*id);
+}
+
+JsonFields::JsonFields(const Json& object, IgnoredFields* ignored) : object_(object), ignored_(ignored) {
+  if (!object.is_object()) status_ = absl::InvalidArgumentError("body: expected a JSON object");
+}
+
+JsonFields::JsonFields(const Json& object, IgnoredFields* ignored, std::string path)
+    : object_(object), path_(std::move(path)), ignored_(ignored) {
+  if (object.is_object()) return;
+  status_ = WithReason(
+      absl::InvalidArgumentError(absl::StrCat(path_.substr(0, path_.size() - 1), ": expected an object")),
+      kInvalidType);
 }
 
 const Json* JsonFields::Find(absl::string_view name) {
@@ -23,8 +81,12 @@ const Json* JsonFields::Find(absl::string_view name) {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
-void JsonFields::Fail(absl::string_view name, absl::string_view problem) {
-  Update(absl::InvalidArgumentError(absl::StrCat(path_, name, ": ", problem)));
+void JsonFields::Fail(absl::string_view name, absl::string_view problem, absl::string_view reason) {
+  Update(WithReason(absl::InvalidArgumentError(absl::StrCat(path_, name, ": ", problem)), reason));
+}
+
+void JsonFields::FailType(absl::string_view name, const Json& found, absl::string_view expected) {
+  Fail(name, absl::StrCat("found ", PrintableValue(found), ", expected ", expected), kInvalidType);
 }
 
 void JsonFields::Update(const absl::Status& status) {
@@ -35,7 +97,7 @@ std::optional<std::string> JsonFields::Text(absl::string_view name) {
   const Json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) return value->get<std::string>();
-  Fail(name, absl::StrCat("found ", PrintableValue(*value), ", expected a string"));
+  FailType(name, *value, "a string");
   return std::nullopt;
 }
 
@@ -43,7 +105,7 @@ std::optional<bool> JsonFields::Flag(absl::string_view name) {
   const Json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_boolean()) return value->get<bool>();
-  Fail(name, absl::StrCat("found ", PrintableValue(*value), ", expected true or false"));
+  FailType(name, *value, "true or false");
   return std::nullopt;
 }
 
@@ -51,37 +113,69 @@ std::optional<double> JsonFields::Number(absl::string_view name) {
   const Json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_number()) return value->get<double>();
-  Fail(name, absl::StrCat("found ", PrintableValue(*value), ", expected a number"));
+  FailType(name, *value, "a number");
   return std::nullopt;
 }
 
 std::optional<int64_t> JsonFields::Integer(absl::string_view name, int64_t low, int64_t high) {
   const Json* const value = Find(name);
   if (value == nullptr) return std::nullopt;
-  const bool too_large = value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(high);
-  if (value->is_number_integer() && !too_large) {
-    const auto number = value->get<int64_t>();
-    if (number >= low && number <= high) return number;
+  const std::optional<int64_t> number = WholeNumber(*value);
+  if (number.has_value() && *number >= low && *number <= high) return number;
+  Fail(name,
+       absl::StrCat("found ", PrintableValue(*value), ", expected a whole number from ", low, " to ", high),
+       value->is_number() ? kInvalidValue : kInvalidType);
+  return std::nullopt;
+}
+
+std::optional<uint64_t> JsonFields::Bits(absl::string_view name) {
+  const Json* const value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number_unsigned()) return value->get<uint64_t>();
+  if (const std::optional<int64_t> number = WholeNumber(*value)) return static_cast<uint64_t>(*number);
+  if (value->is_number_float() && IsWhole(value->get<double>(), 0, 2 * kTwoTo63))
+    return static_cast<uint64_t>(value->get<double>());
+  Fail(name,
+       absl::StrCat("found ", PrintableValue(*value), ", expected a whole number from ",
+                    std::numeric_limits<int64_t>::min(), " to ", std::numeric_limits<uint64_t>::max()),
+       value->is_number() ? kInvalidValue : kInvalidType);
+  return std::nullopt;
+}
+
+std::optional<std::string> JsonFields::OneOf(absl::string_view name,
+                                             const std::vector<absl::string_view>& choices) {
+  std::optional<std::string> text = Text(name);
+  if (!text.has_value()) return text;
+  for (const absl::string_view choice : choices) {
+    if (*text == choice) return text;
   }
   Fail(name,
-       absl::StrCat("found ", PrintableValue(*value), ", expected a whole number from ", low, " to ", high));
+       absl::StrCat("found \"", PrintableText(*text), "\", expected one of ", absl::StrJoin(choices, ", ")));
   return std::nullopt;
+}
+
+void JsonFields::IgnoreAloud(absl::string_view name) {
+  if (Find(name) != nullptr && ignored_ != nullptr) ignored_->Add(absl::StrCat(path_, name));
 }
 
 void JsonFields::Refuse(absl::string_view name, absl::string_view why, const Json& harmless) {
   const Json* const value = Find(name);
   if (value == nullptr || *value == false || (!harmless.is_null() && *value == harmless)) return;
-  Fail(name, why);
+  Fail(name, why, kUnsupportedParameter);
 }
 
 absl::Status JsonFields::Finish() {
   TANDEM_RETURN_IF_ERROR(status_);
   for (const auto& [name, value] : object_.items()) {
-    if (!known_.contains(name)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path_, PrintableText(name),
-                       ": there is no such field; docs/reference/http.md lists the supported ones"));
+    if (known_.contains(name)) continue;
+    if (ignored_ != nullptr) {
+      ignored_->Add(absl::StrCat(path_, name));
+      continue;
     }
+    return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                          path_, PrintableText(name),
+                          ": there is no such field; docs/reference/http.md lists the supported ones")),
+                      kUnknownParameter);
   }
   return absl::OkStatus();
 }

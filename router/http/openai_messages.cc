@@ -7,20 +7,22 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/config/strict_json.h"
+#include "common/rpc/status.h"
 #include "router/models/tool_json.h"
 #include "router/serving/request.h"
 
 namespace tandem::router {
 namespace {
 
-absl::Status ReadMessage(const Json& json, const std::string& path, v1::ChatMessage& message) {
-  JsonFields fields(json, path);
+absl::Status ReadMessage(const Json& json, const JsonFields& outer, const std::string& path,
+                         v1::ChatMessage& message) {
+  JsonFields fields(json, outer, path);
   const std::optional<std::string> role = fields.Text("role");
-  if (!role.has_value()) fields.Fail("role", "missing");
+  if (!role.has_value()) fields.Missing("role");
   // OpenAI's newer name for the same.
   message.set_role(role == "developer" ? "system" : role.value_or(""));
   if (const Json* const calls = fields.Find("tool_calls"))
-    fields.Update(ReadToolCalls(OrderedJson(*calls), path + "tool_calls", message));
+    fields.Update(ReadToolCalls(OrderedJson(*calls), path + "tool_calls", message, AddTo(fields.ignored())));
   if (auto id = fields.Text("tool_call_id")) message.set_tool_call_id(*std::move(id));
   if (auto name = fields.Text("name")) message.set_name(*std::move(name));
   // vLLM has both names.
@@ -28,11 +30,11 @@ absl::Status ReadMessage(const Json& json, const std::string& path, v1::ChatMess
     if (auto reasoning = fields.Text(name)) message.set_reasoning(*std::move(reasoning));
   }
   if (const Json* const content = fields.Find("content")) {
-    absl::StatusOr<std::string> text = ContentOf(*content, path + "content");
+    absl::StatusOr<std::string> text = ContentOf(*content, fields, path + "content");
     fields.Update(text.status());
     if (text.ok()) message.set_content(*std::move(text));
-  } else if (message.tool_calls().empty() && message.reasoning().empty()) {
-    fields.Fail("content", "missing");
+  } else if (message.role() != "assistant") {
+    fields.Missing("content");
   }
   fields.Ignore("refusal");
   fields.Ignore("annotations");
@@ -41,15 +43,16 @@ absl::Status ReadMessage(const Json& json, const std::string& path, v1::ChatMess
   return fields.Finish();
 }
 
-absl::Status ReadMessages(const Json& messages, v1::ChatPrompt& chat) {
-  if (!messages.is_array()) return absl::InvalidArgumentError("messages: expected a list");
+absl::Status ReadMessages(const Json& messages, const JsonFields& outer, v1::ChatPrompt& chat) {
+  if (!messages.is_array())
+    return WithReason(absl::InvalidArgumentError("messages: expected a list"), kInvalidType);
   if (messages.size() > static_cast<size_t>(kMaxChatMessages)) {
     return absl::InvalidArgumentError(
         absl::StrCat("messages: ", messages.size(), " of them, expected at most ", kMaxChatMessages));
   }
   for (size_t i = 0; i < messages.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(
-        ReadMessage(messages[i], absl::StrCat("messages[", i, "]."), *chat.add_messages()));
+        ReadMessage(messages[i], outer, absl::StrCat("messages[", i, "]."), *chat.add_messages()));
   }
   return absl::OkStatus();
 }
@@ -61,32 +64,78 @@ OrderedJson Ordered(absl::string_view body, const char* name) {
   return found == whole.end() ? OrderedJson() : *found;
 }
 
+// Has the assistant's turn begun as the request says, and gives the template what stands beside its
+// variables.
+void ReadTemplateFields(JsonFields& fields, v1::ChatPrompt& chat, OrderedJson& variables) {
+  const auto set = [&variables](const char* name, OrderedJson value) {
+    if (!variables.contains(name)) variables[name] = std::move(value);
+  };
+  chat.set_continue_final_message(fields.Flag("continue_final_message").value_or(false));
+  if (const auto opens = fields.Flag("add_generation_prompt"); opens.has_value()) {
+    if (*opens && chat.continue_final_message())
+      fields.Fail("add_generation_prompt", "true, and continue_final_message as well; expected one of them");
+    if (!*opens && !chat.continue_final_message()) variables["add_generation_prompt"] = false;
+  }
+  if (const auto effort = ReadReasoningEffort(fields, "reasoning_effort")) set("reasoning_effort", *effort);
+  if (const auto thinks = fields.Flag("enable_thinking")) set("enable_thinking", *thinks);
+  if (const Json* const documents = fields.Find("documents")) {
+    if (!documents->is_array()) return fields.FailType("documents", *documents, "a list of objects");
+    for (size_t i = 0; i < documents->size(); ++i) {
+      if (!(*documents)[i].is_object())
+        return fields.FailType(absl::StrCat("documents[", i, "]"), (*documents)[i], "an object");
+    }
+    if (!documents->empty()) set("documents", OrderedJson(*documents));
+  }
+  fields.Refuse("add_special_tokens", "expected false: the chat template adds them");
+}
+
 }  // namespace
 
-absl::StatusOr<std::string> ContentOf(const Json& content, const std::string& path) {
+std::function<void(const std::string&)> AddTo(IgnoredFields* ignored) {
+  if (ignored == nullptr) return nullptr;
+  return [ignored](const std::string& path) { ignored->Add(path); };
+}
+
+std::optional<std::string> ReadReasoningEffort(JsonFields& fields, absl::string_view name) {
+  return fields.OneOf(name, {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
+}
+
+absl::StatusOr<std::string> ContentOf(const Json& content, const JsonFields& outer, const std::string& path) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": expected a string or a list of parts"));
+    return WithReason(
+        absl::InvalidArgumentError(absl::StrCat(path, ": expected a string or a list of parts")),
+        kInvalidType);
   }
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
-    JsonFields part(content[i], absl::StrCat(path, "[", i, "]."));
+    JsonFields part(content[i], outer, absl::StrCat(path, "[", i, "]."));
     const std::optional<std::string> type = part.Text("type");
     if (type.has_value() && *type != "text" && *type != "input_text" && *type != "output_text")
       part.Fail("type", absl::StrCat("found \"", PrintableText(*type), "\", expected \"text\""));
     const std::optional<std::string> piece = part.Text("text");
-    if (!piece.has_value()) part.Fail("text", "missing");
-    TANDEM_RETURN_IF_ERROR(part.status());
+    if (!piece.has_value()) part.Missing("text");
+    for (const char* name : {"annotations", "logprobs"}) part.Ignore(name);  // Of parts that we sent.
+    TANDEM_RETURN_IF_ERROR(part.Finish());
     text += *piece;
   }
   return text;
 }
 
-void ReadToolFields(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) {
-  if (fields.Find("tools") != nullptr) fields.Update(ReadTools(Ordered(body, "tools"), "tools", chat));
+void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat) {
+  if (const Json* const tools = fields.Find("tools")) {
+    fields.Update(ReadTools(Ordered(body, "tools"), "tools", chat, AddTo(fields.ignored())));
+    for (size_t i = 0; tools->is_array() && i < tools->size(); ++i) {
+      if ((*tools)[i].is_object() && (*tools)[i].contains("function"))
+        names.Set(absl::StrCat("chat.tools[", i, "]"), absl::StrCat("tools[", i, "].function"));
+    }
+  }
   v1::ToolChoice& choice = *chat.mutable_tool_choice();
-  if (const Json* const given = fields.Find("tool_choice"))
-    fields.Update(ReadToolChoice(OrderedJson(*given), "tool_choice", choice));
+  if (const Json* const given = fields.Find("tool_choice")) {
+    fields.Update(ReadToolChoice(OrderedJson(*given), "tool_choice", choice, AddTo(fields.ignored())));
+    if (given->is_object() && given->contains("function"))
+      names.Set("chat.tool_choice.name", "tool_choice.function.name");
+  }
   const std::optional<bool> parallel = fields.Flag("parallel_tool_calls");
   choice.set_single_call(parallel == false && !chat.tools().empty() &&
                          choice.mode() != v1::ToolChoice::MODE_NONE);
@@ -96,27 +145,22 @@ OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields) {
   const Json* const given = fields.Find("chat_template_kwargs");
   if (given == nullptr) return OrderedJson::object();
   if (given->is_object()) return Ordered(body, "chat_template_kwargs");
-  fields.Fail("chat_template_kwargs", "expected an object");
+  fields.Fail("chat_template_kwargs", "expected an object", kInvalidType);
   return OrderedJson::object();
 }
 
-void ReadChat(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) {
+void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat) {
   if (const Json* const messages = fields.Find("messages")) {
-    fields.Update(ReadMessages(*messages, chat));
+    fields.Update(ReadMessages(*messages, fields, chat));
   } else {
-    fields.Fail("messages", "missing");
+    fields.Missing("messages");
   }
-  ReadToolFields(body, fields, chat);
+  ReadToolFields(body, fields, names, chat);
   chat.set_parse_output(true);
   fields.Refuse("functions", "not supported; expected tools", Json::array());
   fields.Refuse("function_call", "not supported; expected tool_choice", "none");
-  chat.set_continue_final_message(fields.Flag("continue_final_message").value_or(false));
   OrderedJson variables = ReadTemplateVariables(body, fields);
-  if (const auto opens = fields.Flag("add_generation_prompt"); opens.has_value()) {
-    if (*opens && chat.continue_final_message())
-      fields.Fail("add_generation_prompt", "true, and continue_final_message as well; expected one of them");
-    if (!*opens && !chat.continue_final_message()) variables["add_generation_prompt"] = false;
-  }
+  ReadTemplateFields(fields, chat, variables);
   if (!variables.empty()) chat.set_template_variables(variables.dump());
 }
 

@@ -1,26 +1,36 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "router/http/field_names.h"
 #include "router/http/openai_json.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
 
 // Reads the prompt of a chat completion: messages, tools, and variables of the template. `fields`: those of
-// `body`. Errors go to `fields`.
-void ReadChat(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat);
+// `body`. Errors go to `fields`; `names` gets those of the tools.
+void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat);
 
 // Reads `tools`, `tool_choice` and `parallel_tool_calls`, which both APIs have.
-void ReadToolFields(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat);
+void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat);
 
 // Reads `chat_template_kwargs`, vLLM's field: an object with variables for the template. Empty if there are
 // none.
 OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields);
 
-// A message's content: text, or a list of text parts. `path`: its name in errors.
-absl::StatusOr<std::string> ContentOf(const Json& content, const std::string& path);
+// How much the target is to reason, for the template.
+std::optional<std::string> ReadReasoningEffort(JsonFields& fields, absl::string_view name);
+
+// A message's content: text, or a list of text parts. `path`: its name in errors. `outer`: of the object that
+// it is in.
+absl::StatusOr<std::string> ContentOf(const Json& content, const JsonFields& outer, const std::string& path);
+
+// Takes down fields that nobody knows, for readers that are not JsonFields; empty if they are refused.
+std::function<void(const std::string&)> AddTo(IgnoredFields* ignored);
 
 }  // namespace tandem::router

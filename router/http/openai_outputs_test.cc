@@ -181,11 +181,12 @@ TEST_F(OpenAiOutputsTest, WhatIsWrongIsRefusedByName) {
       {R"("n": 17)", "n: found 17"},
       {R"("best_of": 2)", "best_of: "},
       {R"("min_tokens": -1)", "min_tokens: "},
-      {R"("min_tokens": 20, "max_tokens": 10)", "stopping.min_tokens: 20, expected at most max_tokens, 10"},
+      {R"("min_tokens": 20, "max_tokens": 10)", "min_tokens: 20, expected at most max_tokens, 10"},
       {R"("allowed_token_ids": [])", "allowed_token_ids: empty"},
       {R"("allowed_token_ids": ["a"])", "allowed_token_ids: expected a list of token ids"},
-      {R"("allowed_token_ids": [65, 65])", "sampling.allowed_tokens: token 65 twice"},
-      {R"("bad_words": ["no"])", "bad_words: "},
+      {R"("allowed_token_ids": [65, 65])", "allowed_token_ids: token 65 twice"},
+      {R"("bad_words": "no")", "bad_words: found \"no\", expected a list of strings"},
+      {R"("bad_words": ["a", ""])", "bad_words[1]: 0 bytes"},
       {R"("priority": 101)", "priority: found 101"},
       {R"("prompt_logprobs": 21)", "prompt_logprobs: found 21"},
       {R"("prompt_logprobs": 2, "stream": true)", "prompt_logprobs: not together with stream"},
@@ -195,7 +196,7 @@ TEST_F(OpenAiOutputsTest, WhatIsWrongIsRefusedByName) {
       {R"("prediction": {"type": "content", "content": 3})", "prediction.content: "},
       {R"("prediction": {"type": "content", "content": "a", "more": 1})", "prediction.more"},
       {R"("prediction": {"type": "content", "content": "a"}, "tandem": {"speculation": false})",
-       "prediction: set, but speculation.mode is OFF"},
+       "prediction: set, but tandem.speculation is OFF"},
   };
   for (const auto& [field, message] : refused) {
     const Answer answer = Complete(R"("prompt": "a", )" + field);

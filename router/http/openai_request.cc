@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -23,19 +25,31 @@ void ReadTokens(JsonFields& fields, absl::string_view name,
                 google::protobuf::RepeatedField<uint32_t>& tokens) {
   const Json* const ids = fields.Find(name);
   if (ids == nullptr) return;
-  if (!ids->is_array()) return fields.Fail(name, "expected a list of token ids");
+  if (!ids->is_array()) return fields.Fail(name, "expected a list of token ids", kInvalidType);
   for (const Json& id : *ids) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kMaxInt))
-      return fields.Fail(name, "expected a list of token ids");
-    tokens.Add(id.get<uint32_t>());
+    const std::optional<uint32_t> token = TokenIdOf(id);
+    if (!token.has_value()) return fields.Fail(name, "expected a list of token ids");
+    tokens.Add(*token);
   }
 }
 
-void ReadTokenLimit(JsonFields& fields, v1::StopConditions& stopping) {
+void ReadTexts(JsonFields& fields, absl::string_view name,
+               google::protobuf::RepeatedPtrField<std::string>& texts) {
+  const Json* const list = fields.Find(name);
+  if (list == nullptr) return;
+  if (!list->is_array()) return fields.FailType(name, *list, "a list of strings");
+  for (const Json& text : *list) {
+    if (!text.is_string()) return fields.Fail(name, "expected a list of strings", kInvalidType);
+    *texts.Add() = text.get<std::string>();
+  }
+}
+
+void ReadTokenLimit(JsonFields& fields, FieldNames& names, v1::StopConditions& stopping) {
   const auto max_tokens = fields.Integer("max_tokens", 0, kMaxInt);
   const auto max_completion_tokens = fields.Integer("max_completion_tokens", 0, kMaxInt);
   if (max_tokens.has_value() && max_completion_tokens.has_value() && *max_tokens != *max_completion_tokens)
     fields.Fail("max_tokens", "differs from max_completion_tokens; expected one of them");
+  if (max_completion_tokens.has_value()) names.Set("stopping.max_tokens", "max_completion_tokens");
   if (const auto most = max_completion_tokens.has_value() ? max_completion_tokens : max_tokens)
     stopping.set_max_tokens(static_cast<uint32_t>(*most));
 }
@@ -44,7 +58,11 @@ void ReadNumOutputs(JsonFields& fields, CompletionRequest& completion, v1::Gener
   const auto number = fields.Integer("n", 1, kMaxOutputs);
   if (number.has_value()) completion.num_outputs = static_cast<uint32_t>(*number);
   if (completion.num_outputs > 1) request.set_num_outputs(completion.num_outputs);
-  fields.Refuse("best_of", "expected 1: the answer contains all n generated outputs", 1);
+  const auto best_of = fields.Integer("best_of", 0, kMaxInt);
+  if (best_of.value_or(1) > 1 && best_of != completion.num_outputs) {
+    fields.Fail("best_of", "expected 1 or n: the answer contains all outputs that are generated",
+                kUnsupportedParameter);
+  }
   fields.Refuse("use_beam_search", "expected false");
 }
 
@@ -56,14 +74,18 @@ void ReadPromptLogprobs(JsonFields& fields, CompletionRequest& completion, v1::G
   request.mutable_output()->set_prompt_logprobs(*completion.prompt_logprobs);
 }
 
-// Refuses fields of OpenAI and vLLM that would change an answer and are not supported.
-void RefuseOthers(JsonFields& fields) {
-  fields.Refuse("moderation", "not supported");
-  fields.Refuse("cache_salt", "not supported: tenants never share a cache");
-  fields.Refuse("length_penalty", "expected 1: it is for beam search, which is not supported", 1);
-  fields.Refuse("truncate_prompt_tokens", "not supported: the server never truncates prompts");
-  fields.Refuse("return_tokens_as_token_ids", "expected false; return_token_ids has them");
-  for (const char* name : {"kv_transfer_params", "vllm_xargs"}) fields.Refuse(name, "not supported");
+void ReadStreamOptions(JsonFields& fields, CompletionRequest& completion) {
+  if (const auto stream = fields.Flag("stream")) completion.stream = *stream;
+  const Json* const options = fields.Find("stream_options");
+  if (options == nullptr) return;
+  JsonFields own(*options, fields, "stream_options.");
+  if (const auto usage = own.Flag("include_usage")) completion.include_usage = *usage;
+  own.Ignore("include_obfuscation");
+  if (const auto each = own.Flag("continuous_usage_stats")) completion.usage_so_far = *each;
+  if (completion.usage_so_far && !completion.include_usage)
+    own.Fail("continuous_usage_stats", "set, but include_usage is not");
+  fields.Update(own.Finish());
+  if (!completion.stream) fields.Fail("stream_options", "set, but stream is not");
 }
 
 // What both kinds of request have.
@@ -71,43 +93,23 @@ void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& c
                 v1::GenerateRequest& request) {
   if (auto model = fields.Text("model")) request.set_model(*std::move(model));
   ReadSampling(fields, *request.mutable_sampling());
-  ReadTokenLimit(fields, *request.mutable_stopping());
+  ReadTokenLimit(fields, completion.names, *request.mutable_stopping());
   ReadStopping(fields, *request.mutable_stopping());
   ReadTandem(fields, request);
-  if (const auto stream = fields.Flag("stream")) completion.stream = *stream;
-  if (const Json* const options = fields.Find("stream_options")) {
-    JsonFields own(*options, "stream_options.");
-    if (const auto usage = own.Flag("include_usage")) completion.include_usage = *usage;
-    own.Ignore("include_obfuscation");
-    if (const auto each = own.Flag("continuous_usage_stats")) completion.usage_so_far = *each;
-    if (completion.usage_so_far && !completion.include_usage)
-      own.Fail("continuous_usage_stats", "set, but include_usage is not");
-    fields.Update(own.Finish());
-    if (!completion.stream) fields.Fail("stream_options", "set, but stream is not");
-  }
+  ReadStreamOptions(fields, completion);
   ReadNumOutputs(fields, completion, request);
   ReadPromptLogprobs(fields, completion, request);
   ReadPriority(fields, request);
   ReadPrediction(fields, request);
+  ReadPromptOptions(fields, request);
   if (const auto skip = fields.Flag("skip_special_tokens"))
     request.mutable_output()->set_include_special_tokens(!*skip);
-  if (const auto ids = fields.Flag("return_token_ids")) completion.return_token_ids = *ids;
-  ReadConstraint(body, fields, request);
-  // What they are for is on the caller's side, or in services beside a model.
-  for (const char* name :
-       {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_options", "prompt_cache_retention", "request_id", "spaces_between_special_tokens"}) {
-    fields.Ignore(name);
-  }
+  completion.return_token_ids = fields.Flag("return_token_ids").value_or(false);
+  request.mutable_output()->set_prompt_token_ids(completion.return_token_ids);
+  completion.tokens_as_ids = fields.Flag("return_tokens_as_token_ids").value_or(false);
+  ReadConstraint(body, fields, completion.names, request);
+  AcceptOthers(fields);
   RefuseOthers(fields);
-}
-
-bool IsTokenList(const Json& list) {
-  if (!list.is_array() || list.empty()) return false;
-  for (const Json& id : list) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kMaxInt)) return false;
-  }
-  return true;
 }
 
 // A prompt is text, or token ids.
@@ -116,8 +118,14 @@ bool SetPrompt(const Json& prompt, v1::GenerateRequest& request) {
     request.set_text(prompt.get<std::string>());
     return true;
   }
-  if (!IsTokenList(prompt)) return false;
-  for (const Json& id : prompt) request.mutable_token_ids()->add_ids(id.get<uint32_t>());
+  if (!prompt.is_array() || prompt.empty()) return false;
+  v1::TokenIds tokens;
+  for (const Json& id : prompt) {
+    const std::optional<uint32_t> token = TokenIdOf(id);
+    if (!token.has_value()) return false;
+    tokens.add_ids(*token);
+  }
+  *request.mutable_token_ids() = std::move(tokens);
   return true;
 }
 
@@ -126,7 +134,7 @@ void ReadPrompts(JsonFields& fields, const v1::GenerateRequest& common, Completi
   static constexpr absl::string_view kExpected =
       "expected a text, a list of token ids, or a list of either; none empty";
   const Json* const prompt = fields.Find("prompt");
-  if (prompt == nullptr) return fields.Fail("prompt", "missing");
+  if (prompt == nullptr) return fields.Missing("prompt");
   v1::GenerateRequest single = common;
   if (SetPrompt(*prompt, single)) return completion.prompts.push_back(std::move(single));
   if (!prompt->is_array() || prompt->empty()) return fields.Fail("prompt", kExpected);
@@ -136,11 +144,22 @@ void ReadPrompts(JsonFields& fields, const v1::GenerateRequest& common, Completi
   }
   for (const Json& each : *prompt) {
     completion.prompts.push_back(common);
-    if (!SetPrompt(each, completion.prompts.back())) return fields.Fail("prompt", kExpected);
+    if (!SetPrompt(each, completion.prompts.back()))
+      return fields.Fail(absl::StrCat("prompt[", completion.prompts.size() - 1, "]"), kExpected);
   }
 }
 
 }  // namespace
+
+FieldNames CompletionRequest::NamesOf(size_t prompt) const {
+  FieldNames own = names;
+  if (prompts.size() > 1) {
+    const std::string name = absl::StrCat("prompt[", prompt, "]");
+    for (const char* ours : {"text", "token_ids", "token_ids.ids", "prompt", "prompt.ids"})
+      own.Set(ours, name);
+  }
+  return own;
+}
 
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
   if (const auto value = fields.Number("temperature")) sampling.set_temperature(static_cast<float>(*value));
@@ -155,20 +174,16 @@ void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
     sampling.set_frequency_penalty(static_cast<float>(*value));
   if (const auto value = fields.Number("repetition_penalty"))
     sampling.set_repetition_penalty(static_cast<float>(*value));
-  constexpr int64_t kLow = std::numeric_limits<int64_t>::min();
-  constexpr int64_t kHigh = std::numeric_limits<int64_t>::max();
   // A negative seed is as good as any: its bits count.
-  if (const auto value = fields.Integer("seed", kLow, kHigh))
-    sampling.set_seed(static_cast<uint64_t>(*value));
+  if (const auto value = fields.Bits("seed")) sampling.set_seed(*value);
   ReadTokens(fields, "allowed_token_ids", *sampling.mutable_allowed_tokens());
   if (sampling.allowed_tokens().empty() && fields.Find("allowed_token_ids") != nullptr)
     fields.Fail("allowed_token_ids", "empty, expected at least one token id");
-  fields.Refuse("bad_words",
-                "expected none: a word can be spelled by many tokens; tandem.banned_token_ids bans tokens",
-                Json::array());
+  ReadTexts(fields, "bad_words", *sampling.mutable_bad_words());
   const Json* const bias = fields.Find("logit_bias");
   if (bias == nullptr) return;
-  if (!bias->is_object()) return fields.Fail("logit_bias", "expected an object of token ids and numbers");
+  if (!bias->is_object())
+    return fields.Fail("logit_bias", "expected an object of token ids and numbers", kInvalidType);
   for (const auto& [key, value] : bias->items()) {
     uint32_t token = 0;
     if (!absl::SimpleAtoi(key, &token) || !value.is_number()) {
@@ -182,15 +197,16 @@ void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
 void ReadStopping(JsonFields& fields, v1::StopConditions& stopping) {
   if (const auto least = fields.Integer("min_tokens", 0, kMaxInt))
     stopping.set_min_tokens(static_cast<uint32_t>(*least));
-  fields.Refuse("include_stop_str_in_output", "expected false: outputs end before a stop string");
+  if (const auto include = fields.Flag("include_stop_str_in_output")) stopping.set_include_stop(*include);
   if (const auto ignore_eos = fields.Flag("ignore_eos")) stopping.set_ignore_eos(*ignore_eos);
   ReadTokens(fields, "stop_token_ids", *stopping.mutable_stop_token_ids());
   const Json* const stop = fields.Find("stop");
   if (stop == nullptr) return;
   const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
-  if (!list.is_array()) return fields.Fail("stop", "expected a string or a list of strings");
+  constexpr absl::string_view kExpected = "expected a string or a list of strings";
+  if (!list.is_array()) return fields.Fail("stop", kExpected, kInvalidType);
   for (const Json& text : list) {
-    if (!text.is_string()) return fields.Fail("stop", "expected a string or a list of strings");
+    if (!text.is_string()) return fields.Fail("stop", kExpected, kInvalidType);
     stopping.add_stop(text.get<std::string>());
   }
 }
@@ -204,14 +220,14 @@ void ReadPriority(JsonFields& fields, v1::GenerateRequest& request) {
 void ReadPrediction(JsonFields& fields, v1::GenerateRequest& request) {
   const Json* const object = fields.Find("prediction");
   if (object == nullptr) return;
-  JsonFields own(*object, "prediction.");
+  JsonFields own(*object, fields, "prediction.");
   const std::optional<std::string> type = own.Text("type");
   if (own.status().ok() && type != "content") own.Fail("type", "expected \"content\"");
   const Json* const content = own.Find("content");
   if (content == nullptr) {
-    own.Fail("content", "missing");
+    own.Missing("content");
   } else {
-    absl::StatusOr<std::string> text = ContentOf(*content, "prediction.content");
+    absl::StatusOr<std::string> text = ContentOf(*content, own, "prediction.content");
     own.Update(text.status());
     if (text.ok()) request.mutable_prediction()->set_text(*std::move(text));
   }
@@ -223,7 +239,8 @@ void ReadPrediction(JsonFields& fields, v1::GenerateRequest& request) {
 void ReadTandem(JsonFields& fields, v1::GenerateRequest& request) {
   const Json* const object = fields.Find("tandem");
   if (object == nullptr) return;
-  JsonFields own(*object, "tandem.");
+  // Its fields are ours alone, so that an unknown one is a mistake.
+  JsonFields own(*object, /*ignored=*/nullptr, "tandem.");
   v1::SpeculationOptions& speculation = *request.mutable_speculation();
   if (const auto mode = own.Flag("speculation"))
     speculation.set_mode(*mode ? v1::SPECULATION_MODE_ON : v1::SPECULATION_MODE_OFF);
@@ -238,10 +255,37 @@ void ReadTandem(JsonFields& fields, v1::GenerateRequest& request) {
   fields.Update(own.Finish());
 }
 
-absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body) {
+void ReadPromptOptions(JsonFields& fields, v1::GenerateRequest& request) {
+  if (const auto kept = fields.Integer("truncate_prompt_tokens", -1, kMaxInt))
+    request.set_truncate_prompt_tokens(static_cast<int32_t>(*kept));
+  if (auto salt = fields.Text("cache_salt")) {
+    if (salt->empty()) fields.Fail("cache_salt", "empty, expected a text");
+    request.set_cache_salt(*std::move(salt));
+  }
+}
+
+void RefuseOthers(JsonFields& fields) {
+  for (const char* name : {"moderation", "kv_transfer_params", "vllm_xargs", "logits_processors",
+                           "guided_whitespace_pattern", "mm_processor_kwargs"}) {
+    fields.Refuse(name, "not supported", Json::object());
+  }
+  fields.Refuse("use_beam_search", "expected false");
+  fields.Refuse("length_penalty", "expected 1: it is for beam search, which is not supported", 1);
+}
+
+void AcceptOthers(JsonFields& fields) {
+  for (const char* name :
+       {"user", "metadata", "client_metadata", "store", "service_tier", "safety_identifier",
+        "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "request_id",
+        "spaces_between_special_tokens", "early_stopping", "detokenize"}) {
+    fields.Ignore(name);
+  }
+}
+
+absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body, bool refuse_unknown) {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
-  JsonFields fields(json);
-  CompletionRequest completion{.api = CompletionRequest::Api::kChat};
+  CompletionRequest completion{.api = HttpApi::kChat, .names = FieldNames(HttpApi::kChat)};
+  JsonFields fields(json, refuse_unknown ? nullptr : &completion.ignored);
   v1::GenerateRequest request;
   ReadCommon(body, fields, completion, request);
   const bool logprobs = fields.Flag("logprobs").value_or(false);
@@ -249,29 +293,27 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body) {
   if (top.has_value() && *top > 0 && !logprobs) fields.Fail("top_logprobs", "set, but logprobs is not");
   if (logprobs) completion.logprobs = static_cast<uint32_t>(top.value_or(0));
   if (completion.logprobs.has_value()) request.mutable_output()->set_logprobs(*completion.logprobs);
-  ReadChat(body, fields, *request.mutable_chat());
-  for (const char* name : {"chat_template", "documents", "audio", "web_search_options", "reasoning_effort",
-                           "verbosity", "mm_processor_kwargs"}) {
+  ReadChat(body, fields, completion.names, *request.mutable_chat());
+  for (const char* name : {"chat_template", "audio", "web_search_options"})
     fields.Refuse(name, "not supported", Json::object());
+  if (fields.Flag("include_reasoning") == false) {
+    fields.Fail("include_reasoning", "expected true: the answer contains all generated text",
+                kUnsupportedParameter);
   }
-  if (fields.Flag("include_reasoning") == false)
-    fields.Fail("include_reasoning", "expected true: the answer contains all generated text");
-  fields.Refuse("add_special_tokens", "expected false: the chat template adds them");
+  for (const char* name : {"prompt", "input"}) fields.Refuse(name, "expected messages");
+  fields.Refuse("max_output_tokens", "expected max_completion_tokens");
   fields.Refuse("modalities", "expected [\"text\"]", Json::array({"text"}));
-  fields.Refuse("echo", "expected false");
+  fields.IgnoreAloud("verbosity");
+  completion.echo = fields.Flag("echo").value_or(false);
   TANDEM_RETURN_IF_ERROR(fields.Finish());
   completion.prompts.push_back(std::move(request));
   return completion;
 }
 
-absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body) {
-  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
-  JsonFields fields(json);
-  CompletionRequest completion;
-  v1::GenerateRequest request;
-  ReadCommon(body, fields, completion, request);
-  // OpenAI's default of this, older API.
-  if (!request.stopping().has_max_tokens()) request.mutable_stopping()->set_max_tokens(16);
+namespace {
+
+// The fields of a completion about log probabilities, the echo and the prompt that comes with it.
+void ReadEcho(JsonFields& fields, CompletionRequest& completion, v1::GenerateRequest& request) {
   if (const auto logprobs = fields.Integer("logprobs", 0, kMaxLogprobs)) {
     completion.logprobs = static_cast<uint32_t>(*logprobs);
     request.mutable_output()->set_logprobs(*completion.logprobs);
@@ -282,10 +324,33 @@ absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body) {
   // As many alternatives as the output's tokens have.
   if (completion.echo && completion.logprobs.has_value() && !completion.prompt_logprobs.has_value())
     request.mutable_output()->set_prompt_logprobs(*completion.logprobs);
+  // Without an output the prompt is scored, whoever looks at that.
+  if (request.stopping().max_tokens() == 0 && !request.output().has_prompt_logprobs())
+    request.mutable_output()->set_prompt_logprobs(0);
+  // What is left of a prompt that is cut is known only once it was.
+  if (completion.echo && request.has_truncate_prompt_tokens())
+    request.mutable_output()->set_prompt_token_ids(true);
+}
+
+}  // namespace
+
+absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body, bool refuse_unknown) {
+  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
+  CompletionRequest completion{.names = FieldNames(HttpApi::kText)};
+  JsonFields fields(json, refuse_unknown ? nullptr : &completion.ignored);
+  v1::GenerateRequest request;
+  ReadCommon(body, fields, completion, request);
+  // OpenAI's default of this, older API.
+  if (!request.stopping().has_max_tokens()) request.mutable_stopping()->set_max_tokens(16);
+  ReadEcho(fields, completion, request);
   fields.Refuse("suffix", "not supported", "");
-  if (const auto special = fields.Flag("add_special_tokens"); special == false)
-    fields.Fail("add_special_tokens", "expected true; send token ids for a prompt without a begin-of-text");
+  for (const char* name : {"messages", "tools"})
+    fields.Refuse(name, "expected in /v1/chat/completions only", Json::array());
+  fields.Refuse("max_output_tokens", "expected max_tokens");
+  const std::optional<bool> special = fields.Flag("add_special_tokens");
   ReadPrompts(fields, request, completion);
+  for (v1::GenerateRequest& prompt : completion.prompts)
+    prompt.set_plain(special == false && prompt.has_text());  // Token ids have none added anyway.
   TANDEM_RETURN_IF_ERROR(fields.Finish());
   if (completion.num_choices() > kMaxPromptsPerCall) {
     return absl::InvalidArgumentError(absl::StrCat("n: ", completion.num_outputs, " outputs of ",

@@ -110,7 +110,7 @@ TEST_F(OpenAiToolsTest, ChoicesConstrain) {
   const Answer wrong =
       Chat(absl::StrCat(kTools, R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})"));
   EXPECT_EQ(wrong.status, 400);
-  EXPECT_EQ(wrong.json()["error"]["param"], "tool_choice.name");
+  EXPECT_EQ(wrong.json()["error"]["param"], "tool_choice.function.name");
 }
 
 // The encoder of letters knows roles and contents alone: what becomes of the rest, templates' tests tell.
@@ -127,7 +127,7 @@ TEST_F(OpenAiToolsTest, MessagesOfAConversationAreRead) {
             200);
   const std::pair<std::string, std::string> kWrong[] = {
       {R"([{"role": "user"}])", "messages[0].content: missing"},
-      {R"([{"role": "assistant", "content": null}])", "messages[0].content: missing"},
+      {R"([{"role": "user", "content": null}])", "messages[0].content: missing"},
       {R"([{"role": "assistant", "tool_calls": [{"id": "i"}]}])",
        "messages[0].tool_calls[0].function: missing"},
       {R"([{"role": "assistant", "tool_calls": {}}])", "messages[0].tool_calls: expected a list"},
@@ -212,18 +212,22 @@ TEST_F(OpenAiToolsTest, ResponsesKeepNothing) {
       {R"("input": 3)", "input: expected a string or a list"},
       {R"("input": "x", "previous_response_id": "resp_1")", "previous_response_id: "},
       {R"("input": "x", "background": true)", "background: "},
-      {R"("input": "x", "nonsense": true)", "nonsense: there is no such field"},
+      {R"("input": "x", "max_tokens": 3)", "max_tokens: expected max_output_tokens"},
+      {R"("input": "x", "response_format": {"type": "json_object"})",
+       "response_format: expected text.format"},
+      {R"("input": "x", "reasoning": {"effort": "some"})", "reasoning.effort: found \"some\""},
+      {R"("input": [{"role": "pirate", "content": "x"}])", "input: no role pirate"},
       {R"("input": "x", "tools": [{"type": "web_search"}])", "tools[0].type: found \"web_search\""},
       {R"("input": [{"type": "item_reference", "id": "x"}])", "input[0].type: found \"item_reference\""},
       {R"("input": [{"type": "function_call", "call_id": "x"}])", "input[0].name: missing"},
       {R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])",
        "input[0].content[0].type: found"},
       {R"("input": "x", "text": {"format": {"type": "xml"}})", "text.format.type: found \"xml\""},
-      {R"("input": "x", "temperature": 1000)", "sampling.temperature"},
+      {R"("input": "x", "temperature": 1000)", "temperature: 1000"},
       {R"("input": "x", "min_tokens": -1)", "min_tokens: found -1"},
-      {R"("input": "x", "min_tokens": 9, "max_output_tokens": 8)", "stopping.min_tokens: 9"},
+      {R"("input": "x", "min_tokens": 9, "max_output_tokens": 8)", "min_tokens: 9"},
       {R"("input": "x", "stop": [1])", "stop: expected a string or a list of strings"},
-      {R"("input": "x", "include_stop_str_in_output": true)", "include_stop_str_in_output: "},
+      {R"("input": "x", "include_stop_str_in_output": "yes")", "include_stop_str_in_output: "},
       {R"("input": "x", "chat_template_kwargs": [])", "chat_template_kwargs: expected an object"},
       {R"("input": "x", "moderation": {"model": "m"})", "moderation: not supported"},
   };

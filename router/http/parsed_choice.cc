@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "common/chat/json_scanner.h"
+
 namespace tandem::router {
 
 void ParsedChoice::Add(const v1::OutputDelta& delta) {
@@ -15,6 +18,14 @@ void ParsedChoice::Add(const v1::OutputDelta& delta) {
     call.set_name(piece.name());
   }
   *calls.back().mutable_arguments() += piece.arguments();
+}
+
+bool IsCut(absl::string_view arguments) {
+  JsonScanner scanner;
+  for (const char byte : absl::StripAsciiWhitespace(arguments)) {
+    if (scanner.Push(byte) != JsonScanner::Step::kMore) return false;
+  }
+  return true;
 }
 
 OrderedJson ChatDelta(const v1::OutputDelta& delta) {

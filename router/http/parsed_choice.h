@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "router/http/openai_json.h"
 #include "tandem/v1/generation.pb.h"
 
@@ -16,6 +17,9 @@ struct ParsedChoice {
 
   void Add(const v1::OutputDelta& delta);
 };
+
+// Whether a call's arguments are the beginning of a JSON object, whose end is missing.
+bool IsCut(absl::string_view arguments);
 
 // A delta in the format of chat completion streams.
 OrderedJson ChatDelta(const v1::OutputDelta& delta);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/http/openai_answer.h"
+#include "router/http/parsed_choice.h"
 
 namespace tandem::router {
 
@@ -30,7 +31,8 @@ OrderedJson ResponsesAnswer::PartJson(const Item& item, const std::string& text)
 }
 
 OrderedJson ResponsesAnswer::ItemJson(const Item& item, bool is_done) const {
-  const char* const status = is_done ? "completed" : "in_progress";
+  const bool cut = ended_ && item.kind == Kind::kCall && &item == &items_.back() && IsCut(item.text);
+  const char* const status = !is_done ? "in_progress" : cut ? "incomplete" : "completed";
   OrderedJson content = OrderedJson::array();
   if (is_done) content.push_back(PartJson(item, item.text));
   switch (item.kind) {
@@ -172,6 +174,7 @@ std::string ResponsesAnswer::OnEvent(size_t, const v1::GenerateResponse& event, 
   if (event.has_finished()) {
     finished_ = event.finished();
     for (const v1::OutputDelta& delta : finished_.deltas()) OnDelta(delta, out);
+    ended_ = true;
     EndItem(out);
   }
   return out;
@@ -183,7 +186,7 @@ std::string ResponsesAnswer::Ending() {
 
 std::string ResponsesAnswer::Failure(const absl::Status& status) {
   OrderedJson response = Response("failed");
-  const OrderedJson error = ErrorJson(status)["error"];
+  const OrderedJson error = ErrorJson(status, &request_.names)["error"];
   response["error"] = {{"code", "server_error"}, {"message", error["message"]}};
   return Event("response.failed", {{"response", std::move(response)}}, false);
 }

@@ -51,6 +51,7 @@ class ResponsesAnswer final : public AnswerWriter {
   v1::GenerationFinished finished_;
   std::vector<Item> items_;
   bool in_item_ = false;
+  bool ended_ = false;  // What is last and a call may have been cut.
   uint64_t num_events_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/config/strict_json.h"
+#include "common/rpc/status.h"
 #include "router/http/openai_constraint.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_messages.h"
@@ -23,7 +24,8 @@ constexpr int64_t kMostOutputTokens = std::numeric_limits<int32_t>::max();
 // they stand beside.
 class InputReader {
  public:
-  explicit InputReader(v1::ChatPrompt& chat) : chat_(chat) {}
+  InputReader(v1::ChatPrompt& chat, const JsonFields& outer, FieldNames& names)
+      : chat_(chat), outer_(outer), names_(names) {}
 
   absl::Status Read(const Json& input) {
     if (input.is_string()) {
@@ -32,13 +34,20 @@ class InputReader {
       message.set_content(input.get<std::string>());
       return absl::OkStatus();
     }
-    if (!input.is_array()) return absl::InvalidArgumentError("input: expected a string or a list of items");
+    if (!input.is_array()) {
+      return WithReason(absl::InvalidArgumentError("input: expected a string or a list of items"),
+                        kInvalidType);
+    }
     if (input.size() > static_cast<size_t>(kMaxChatMessages)) {
       return absl::InvalidArgumentError(
           absl::StrCat("input: ", input.size(), " items, expected at most ", kMaxChatMessages));
     }
-    for (size_t i = 0; i < input.size(); ++i)
-      TANDEM_RETURN_IF_ERROR(ReadItem(input[i], absl::StrCat("input[", i, "].")));
+    for (size_t i = 0; i < input.size(); ++i) {
+      const int before = chat_.messages_size();
+      const std::string place = absl::StrCat("input[", i, "]");
+      TANDEM_RETURN_IF_ERROR(ReadItem(input[i], place + "."));
+      if (chat_.messages_size() > before) names_.Set(absl::StrCat("chat.messages[", before, "]"), place);
+    }
     return absl::OkStatus();
   }
 
@@ -54,7 +63,7 @@ class InputReader {
   }
 
   absl::Status ReadItem(const Json& json, const std::string& path) {
-    JsonFields item(json, path);
+    JsonFields item(json, outer_, path);
     const std::string type = item.Text("type").value_or("message");
     item.Ignore("id");
     item.Ignore("status");
@@ -65,7 +74,7 @@ class InputReader {
       call.set_id(item.Text("call_id").value_or(""));
       call.set_name(item.Text("name").value_or(""));
       call.set_arguments(item.Text("arguments").value_or(""));
-      if (call.name().empty()) item.Fail("name", "missing");
+      if (call.name().empty()) item.Missing("name");
     } else if (type == "function_call_output") {
       in_turn_ = false;
       v1::ChatMessage& message = *chat_.add_messages();
@@ -86,15 +95,15 @@ class InputReader {
 
   void SetContent(JsonFields& item, const char* name, const std::string& path, v1::ChatMessage& message) {
     const Json* const content = item.Find(name);
-    if (content == nullptr) return item.Fail(name, "missing");
-    absl::StatusOr<std::string> text = ContentOf(*content, path + name);
+    if (content == nullptr) return item.Missing(name);
+    absl::StatusOr<std::string> text = ContentOf(*content, item, path + name);
     item.Update(text.status());
     if (text.ok()) message.set_content(*std::move(text));
   }
 
   void ReadMessage(JsonFields& item, const std::string& path) {
     const std::string role = item.Text("role").value_or("");
-    if (role.empty()) item.Fail("role", "missing");
+    if (role.empty()) item.Missing("role");
     item.Ignore("phase");
     // Behind reasoning or beside calls it is the same message; a second text is another one.
     if (role == "assistant" && in_turn_ && chat_.messages().rbegin()->content().empty())
@@ -113,7 +122,7 @@ class InputReader {
     in_turn_ = false;
     v1::ChatMessage& message = Assistant();
     for (size_t i = 0; i < content->size(); ++i) {
-      JsonFields part((*content)[i], absl::StrCat(path, "content[", i, "]."));
+      JsonFields part((*content)[i], item, absl::StrCat(path, "content[", i, "]."));
       part.Ignore("type");
       *message.mutable_reasoning() += part.Text("text").value_or("");
       item.Update(part.Finish());
@@ -121,16 +130,30 @@ class InputReader {
   }
 
   v1::ChatPrompt& chat_;
+  const JsonFields& outer_;
+  FieldNames& names_;
   bool in_turn_ = false;  // The last message is the assistant's, and more may belong to it.
 };
 
 // `text`: the form of the output.
-void ReadTextField(absl::string_view body, JsonFields& fields, v1::GenerateRequest& request) {
+void ReadTextField(absl::string_view body, JsonFields& fields, FieldNames& names,
+                   v1::GenerateRequest& request) {
   const Json* const text = fields.Find("text");
   if (text == nullptr) return;
-  JsonFields own(*text, "text.");
-  own.Ignore("verbosity");
-  if (const Json* const format = own.Find("format")) ReadTextFormat(body, *format, own, request);
+  JsonFields own(*text, fields, "text.");
+  own.IgnoreAloud("verbosity");
+  if (const Json* const format = own.Find("format")) ReadTextFormat(body, *format, own, names, request);
+  fields.Update(own.Finish());
+}
+
+// `reasoning`: how much of it there is to be, for the template.
+void ReadReasoning(JsonFields& fields, OrderedJson& variables) {
+  const Json* const reasoning = fields.Find("reasoning");
+  if (reasoning == nullptr) return;
+  JsonFields own(*reasoning, fields, "reasoning.");
+  const auto effort = ReadReasoningEffort(own, "effort");
+  if (effort.has_value() && !variables.contains("reasoning_effort")) variables["reasoning_effort"] = *effort;
+  for (const char* name : {"summary", "generate_summary"}) own.Ignore(name);
   fields.Update(own.Finish());
 }
 
@@ -155,12 +178,29 @@ OrderedJson EchoOf(absl::string_view body) {
   return echoed;
 }
 
+// Refuses what would need stored responses, what is not supported, and what has another name here.
+void RefuseForeign(JsonFields& fields) {
+  fields.Refuse("background", "expected false: responses are not kept");
+  for (const char* name : {"access_programs", "background_options", "image"})
+    fields.Refuse(name, "not supported");
+  for (const char* name : {"previous_response_id", "conversation", "prompt"})
+    fields.Refuse(name, "not supported: the server stores no responses");
+  fields.Refuse("truncation", "expected \"disabled\"", "disabled");
+  fields.Refuse("top_logprobs", "not supported; chat completions have them", 0);
+  fields.Refuse("max_tool_calls", "not supported");
+  fields.Refuse("n", "expected 1: a response is one output", 1);
+  fields.Refuse("messages", "expected input");
+  fields.Refuse("response_format", "expected text.format");
+  for (const char* name : {"max_tokens", "max_completion_tokens"})
+    fields.Refuse(name, "expected max_output_tokens");
+}
+
 }  // namespace
 
-absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body) {
+absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body, bool refuse_unknown) {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
-  JsonFields fields(json);
-  CompletionRequest completion{.api = CompletionRequest::Api::kResponses};
+  CompletionRequest completion{.api = HttpApi::kResponses, .names = FieldNames(HttpApi::kResponses)};
+  JsonFields fields(json, refuse_unknown ? nullptr : &completion.ignored);
   v1::GenerateRequest request;
   v1::ChatPrompt& chat = *request.mutable_chat();
   if (auto model = fields.Text("model")) request.set_model(*std::move(model));
@@ -168,38 +208,32 @@ absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body) {
     v1::ChatMessage& message = *chat.add_messages();
     message.set_role("system");
     message.set_content(*instructions);
+    completion.names.Set("chat.messages[0]", "instructions");
   }
   if (const Json* const input = fields.Find("input")) {
-    fields.Update(InputReader(chat).Read(*input));
+    fields.Update(InputReader(chat, fields, completion.names).Read(*input));
   } else {
-    fields.Fail("input", "missing");
+    fields.Missing("input");
   }
-  ReadToolFields(body, fields, chat);
+  ReadToolFields(body, fields, completion.names, chat);
   chat.set_parse_output(true);
-  const OrderedJson variables = ReadTemplateVariables(body, fields);
+  OrderedJson variables = ReadTemplateVariables(body, fields);
+  ReadReasoning(fields, variables);
   if (!variables.empty()) chat.set_template_variables(variables.dump());
   ReadSampling(fields, *request.mutable_sampling());
   ReadTandem(fields, request);
   ReadPriority(fields, request);
   ReadPrediction(fields, request);
-  ReadTextField(body, fields, request);
+  ReadPromptOptions(fields, request);
+  ReadTextField(body, fields, completion.names, request);
   if (const auto most = fields.Integer("max_output_tokens", 0, kMostOutputTokens))
     request.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(*most));
   ReadStopping(fields, *request.mutable_stopping());
   completion.stream = fields.Flag("stream").value_or(false);
-  fields.Refuse("background", "expected false: responses are not kept");
-  for (const char* name : {"access_programs", "background_options", "image", "moderation"})
-    fields.Refuse(name, "not supported");
-  for (const char* name : {"previous_response_id", "conversation", "prompt"})
-    fields.Refuse(name, "not supported: the server stores no responses");
-  fields.Refuse("truncation", "expected \"disabled\"", "disabled");
-  fields.Refuse("top_logprobs", "not supported; chat completions have them", 0);
-  fields.Refuse("max_tool_calls", "not supported");
-  for (const char* name : {"store", "metadata", "user", "include", "service_tier", "safety_identifier",
-                           "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning",
-                           "stream_options", "context_management"}) {
-    fields.Ignore(name);
-  }
+  RefuseForeign(fields);
+  RefuseOthers(fields);
+  AcceptOthers(fields);
+  for (const char* name : {"include", "stream_options", "context_management"}) fields.Ignore(name);
   TANDEM_RETURN_IF_ERROR(fields.Finish());
   completion.echoed = EchoOf(body);
   completion.prompts.push_back(std::move(request));

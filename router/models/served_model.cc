@@ -89,6 +89,7 @@ class TokenizerEncoder final : public PromptEncoder {
   }
 
   absl::string_view TokenBytes(TokenId token) const override { return tokenizer_->TokenBytes(token); }
+  bool IsSpecial(TokenId token) const override { return tokenizer_->IsSpecial(token); }
 
   std::string Decode(absl::Span<const TokenId> tokens, bool skip_special) const override {
     return tokenizer_->Decode(tokens, skip_special);
@@ -109,6 +110,14 @@ bool OpensReasoning(const PromptEncoder& encoder, absl::Span<const TokenId> prom
     tail.append(bytes.data(), bytes.size());
   }
   return absl::EndsWith(absl::StripTrailingAsciiWhitespace(tail), kReasoningBegin);
+}
+
+size_t NumAddedTokens(const PromptEncoder& encoder, absl::Span<const TokenId> tokens) {
+  constexpr size_t kMostAdded = 16;
+  const absl::StatusOr<TokenIds> added = encoder.EncodeText("", kMostAdded, /*plain=*/false);
+  if (!added.ok()) return 0;
+  const auto end = std::mismatch(added->begin(), added->end(), tokens.begin(), tokens.end()).first;
+  return static_cast<size_t>(end - added->begin());
 }
 
 namespace {

@@ -29,6 +29,8 @@ class PromptEncoder {
   // The bytes that a token adds to a text, for display. They may be part of a character. Empty if `token` is
   // no token. The view lives as long as the encoder.
   virtual absl::string_view TokenBytes(TokenId token) const = 0;
+  // Whether the token is a special one, which outputs have no text of unless that is asked for.
+  virtual bool IsSpecial(TokenId token) const = 0;
   // The text that an unfinished output of these tokens has delivered: without a suffix that may become one of
   // the `stop` strings, and without an incomplete character.
   virtual std::string DeliveredText(absl::Span<const TokenId> tokens, absl::Span<const std::string> stop,
@@ -39,6 +41,9 @@ class PromptEncoder {
 
 // Whether a prompt ends with a <think> that its template opened.
 bool OpensReasoning(const PromptEncoder& encoder, absl::Span<const TokenId> prompt);
+
+// How many tokens at the front of a text's the tokenizer has added to it. `tokens`: the text's first ones.
+size_t NumAddedTokens(const PromptEncoder& encoder, absl::Span<const TokenId> tokens);
 
 // What the router has of a target model: tokenizer and limits, but no weights. Immutable.
 struct ServedModel {

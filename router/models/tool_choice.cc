@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -25,10 +26,11 @@ absl::Status InvalidTool(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
+// Those of tool servers have dots, slashes and colons.
 bool IsToolName(absl::string_view name) {
   return !name.empty() && name.size() <= kMaxToolNameBytes &&
          std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("_-./:", c);
          });
 }
 
@@ -95,7 +97,7 @@ absl::Status ValidateTools(const v1::ChatPrompt& chat, bool constrained) {
     const v1::Tool& tool = chat.tools(i);
     if (!IsToolName(tool.name())) {
       return InvalidTool("chat.tools[", i, "].name: ", ShownName(tool.name()), ", expected 1 to ",
-                         kMaxToolNameBytes, " letters, digits, '_' or '-'");
+                         kMaxToolNameBytes, " letters, digits or any of _ - . / :");
     }
     if (!names.insert(tool.name()).second)
       return InvalidTool("chat.tools[", i, "].name: ", ShownName(tool.name()), " a second time");

@@ -12,7 +12,7 @@ namespace tandem::router {
 // How a chat's tools constrain its output (docs/reference/structured.md).
 
 inline constexpr int kMaxTools = 128;
-inline constexpr size_t kMaxToolNameBytes = 64;
+inline constexpr size_t kMaxToolNameBytes = 128;
 
 // Whether the target must call a tool.
 bool IsForced(const v1::ToolChoice& choice);

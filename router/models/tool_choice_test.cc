@@ -38,7 +38,7 @@ TEST(ToolChoiceTest, NamesTheFieldThatIsWrong) {
             "");
   EXPECT_EQ(ProblemOf(R"pb(tools { name: "f" strict: true })pb", false), "");
   EXPECT_THAT(ProblemOf(R"pb(tools { name: "" })pb"),
-              HasSubstr("chat.tools[0].name: \"\", expected 1 to 64"));
+              HasSubstr("chat.tools[0].name: \"\", expected 1 to 128"));
   EXPECT_THAT(ProblemOf(R"pb(tools { name: "f" }
                              tools { name: "a b" })pb"),
               HasSubstr("chat.tools[1].name"));

@@ -1,5 +1,6 @@
 #include "router/models/tool_json.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 
@@ -26,38 +27,47 @@ absl::Status ReadText(const OrderedJson& object, const char* name, absl::string_
   return absl::OkStatus();
 }
 
+absl::Status CheckMembers(const OrderedJson& object, const std::string& path,
+                          std::initializer_list<absl::string_view> known, const OnUnknownMember& on_unknown) {
+  for (const auto& [name, value] : object.items()) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string place = absl::StrCat(path, ".", PrintableText(name));
+    if (on_unknown == nullptr) return At(place, "there is no such field");
+    on_unknown(place);
+  }
+  return absl::OkStatus();
+}
+
 // The common part of a function's description and a call: "type" is "function", and the other members are in
-// "function" or next to it. Members other than `known` are refused.
+// "function" or next to it.
 absl::StatusOr<const OrderedJson*> FunctionOf(const OrderedJson& json, const std::string& path,
-                                              std::string* inner_path,
-                                              std::initializer_list<absl::string_view> known) {
+                                              std::string* inner_path) {
   if (!json.is_object()) return At(path, "expected an object");
   std::string type;
   TANDEM_RETURN_IF_ERROR(ReadText(json, "type", path, &type));
   if (!type.empty() && type != "function")
     return At(path + ".type", absl::StrCat("found \"", PrintableText(type), "\", expected \"function\""));
   const auto found = json.find("function");
-  const OrderedJson* function = found == json.end() ? &json : &*found;
-  *inner_path = found == json.end() ? path : path + ".function";
+  const bool is_inside = found != json.end() && !found->is_null();
+  const OrderedJson* function = is_inside ? &*found : &json;
+  *inner_path = is_inside ? path + ".function" : path;
   if (!function->is_object()) return At(*inner_path, "expected an object");
-  for (const auto& [name, value] : function->items()) {
-    bool is_known = function == &json && name == "type";
-    for (const absl::string_view one : known) is_known = is_known || name == one;
-    if (!is_known) return At(absl::StrCat(*inner_path, ".", PrintableText(name)), "there is no such field");
-  }
   return function;
 }
 
 }  // namespace
 
-absl::Status ReadTools(const OrderedJson& json, absl::string_view path, v1::ChatPrompt& chat) {
+absl::Status ReadTools(const OrderedJson& json, absl::string_view path, v1::ChatPrompt& chat,
+                       const OnUnknownMember& on_unknown) {
   if (!json.is_array()) return At(path, "expected a list of functions");
   for (size_t i = 0; i < json.size(); ++i) {
     const std::string place = absl::StrCat(path, "[", i, "]");
     std::string inner;
-    TANDEM_ASSIGN_OR_RETURN(
-        const OrderedJson* function,
-        FunctionOf(json[i], place, &inner, {"name", "description", "parameters", "strict"}));
+    TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function, FunctionOf(json[i], place, &inner));
+    if (function != &json[i])
+      TANDEM_RETURN_IF_ERROR(CheckMembers(json[i], place, {"type", "function"}, on_unknown));
+    TANDEM_RETURN_IF_ERROR(CheckMembers(
+        *function, inner, {"type", "function", "name", "description", "parameters", "strict"}, on_unknown));
     v1::Tool& tool = *chat.add_tools();
     TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, tool.mutable_name()));
     if (tool.name().empty()) return At(inner + ".name", "missing");
@@ -78,8 +88,8 @@ absl::Status ReadTools(const OrderedJson& json, absl::string_view path, v1::Chat
 absl::Status ReadToolChoice(const OrderedJson& json, absl::string_view path, v1::ToolChoice& choice) {
   if (json.is_object()) {
     std::string inner;
-    TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function,
-                            FunctionOf(json, std::string(path), &inner, {"name"}));
+    TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function, FunctionOf(json, std::string(path), &inner));
+    TANDEM_RETURN_IF_ERROR(CheckMembers(*function, inner, {"type", "function", "name"}, on_unknown));
     TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, choice.mutable_name()));
     return choice.name().empty() ? At(inner + ".name", "missing") : absl::OkStatus();
   }
@@ -96,14 +106,18 @@ absl::Status ReadToolChoice(const OrderedJson& json, absl::string_view path, v1:
   return absl::OkStatus();
 }
 
-absl::Status ReadToolCalls(const OrderedJson& json, absl::string_view path, v1::ChatMessage& message) {
+absl::Status ReadToolCalls(const OrderedJson& json, absl::string_view path, v1::ChatMessage& message,
+                           const OnUnknownMember& on_unknown) {
   if (!json.is_array()) return At(path, "expected a list of calls");
   for (size_t i = 0; i < json.size(); ++i) {
     const std::string place = absl::StrCat(path, "[", i, "]");
-    if (json[i].is_object() && !json[i].contains("function")) return At(place + ".function", "missing");
+    if (json[i].is_object() && json[i].value("function", OrderedJson()).is_null())
+      return At(place + ".function", "missing");
     std::string inner;
-    TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function,
-                            FunctionOf(json[i], place, &inner, {"name", "arguments"}));
+    TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function, FunctionOf(json[i], place, &inner));
+    // The index is that of a stream's pieces, which clients send back.
+    TANDEM_RETURN_IF_ERROR(CheckMembers(json[i], place, {"id", "index", "type", "function"}, on_unknown));
+    TANDEM_RETURN_IF_ERROR(CheckMembers(*function, inner, {"name", "arguments"}, on_unknown));
     v1::ToolCall& call = *message.add_tool_calls();
     TANDEM_RETURN_IF_ERROR(ReadText(json[i], "id", place, call.mutable_id()));
     TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, call.mutable_name()));

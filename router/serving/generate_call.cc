@@ -36,6 +36,11 @@ void FillTarget(const Drafter& drafter, v1::DrafterTarget& target) {
   target.set_trusted(drafter.trusted);
 }
 
+// Whether the prompt is scored and nothing is generated: then there is nothing to learn from.
+bool OnlyScores(const v1::VerifierGenerateRequest& prepared) {
+  return prepared.stopping().has_max_tokens() && prepared.stopping().max_tokens() == 0;
+}
+
 }  // namespace
 
 std::shared_ptr<GenerateCall> GenerateCall::Create(Router& router, const CallHead& head,
@@ -154,7 +159,9 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   }
   prepared_.set_request_id(request_id_);
   prepared_.set_tenant(tenant_->name);
-  prepared_.set_cache_salt(tenant_->cache_salt);
+  prepared_.set_cache_salt(request.cache_salt().empty()
+                               ? tenant_->cache_salt
+                               : HashCombine(tenant_->cache_salt, HashBytes(request.cache_salt())));
   prepared_.set_adapter(adapter_);
   prepared_.set_text_drafting(tenant_->text_drafting);
   v1::SpeculationOptions& speculation = *prepared_.mutable_speculation();
@@ -187,21 +194,24 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request, const absl::Statu
   TracePreparation(now, choosing);
   if (shown.has_value()) live_.Show(*shown, router_.model(model_).encoder, *prepared_.mutable_output());
   // Of a resumed request only the rest is seen here.
-  if (router_.spool() != nullptr && tenant_->record_traffic && prepared_.emitted().ids().empty()) {
+  if (router_.spool() != nullptr && tenant_->record_traffic && prepared_.emitted().ids().empty() &&
+      !OnlyScores(prepared_)) {
     recorded_.emplace(router_.spool(), tenant_->name, router_.model(model_).vocabulary_fingerprint,
                       prepared_);
   }
   record_.OnPrepared(drafter_name, drafter_.reason, static_cast<uint32_t>(prepared_.prompt().ids_size()));
   const google::protobuf::RepeatedField<uint32_t>& emitted = prepared_.emitted().ids();
   arithmetic_ = request.resume().arithmetic();
+  Relay::Names names{.model = prepared_.model(), .drafter = drafter_name, .partner = speculation.partner()};
+  if (request.output().prompt_token_ids())
+    names.prompt.assign(prepared_.prompt().ids().begin(), prepared_.prompt().ids().end());
   relay_.emplace(
-      Relay::Names{.model = prepared_.model(), .drafter = drafter_name, .partner = speculation.partner()},
-      std::vector<uint32_t>(emitted.begin(), emitted.end()),
+      std::move(names), std::vector<uint32_t>(emitted.begin(), emitted.end()),
       prepared_.output().has_prompt_logprobs() ? static_cast<uint32_t>(prepared_.prompt().ids_size()) : 0);
   router_.verifiers().CountRequest();
   router_.running_calls().Add(shared_from_this());
   // Of a resumed request only the rest is seen here: nothing to score.
-  if (router_.feedback() != nullptr && emitted.empty()) {
+  if (router_.feedback() != nullptr && emitted.empty() && !OnlyScores(prepared_)) {
     feedback_ = router_.feedback()->Sample(prepared_, router_.model(model_).vocabulary_fingerprint,
                                            decision_.learning);
     // Under which drafters remember what they have seen.
@@ -283,7 +293,7 @@ void GenerateCall::StartAttempt() {
   std::weak_ptr<GenerateCall> weak = weak_from_this();
   absl::StatusOr<std::unique_ptr<VerifierPool::Attempt>> begun = router_.verifiers().Begin(
       model_, absl::MakeConstSpan(prepared_.prompt().ids().data(), prepared_.prompt().ids_size()),
-      tenant_->cache_salt, failover_.tried(),
+      prepared_.cache_salt(), failover_.tried(),
       [weak, attempt](const absl::Status& reason) {
         std::shared_ptr<GenerateCall> call = weak.lock();
         if (call == nullptr) return;
@@ -308,7 +318,8 @@ void GenerateCall::StartAttempt() {
   relay_->OnAttempt(verifier->endpoint);
   prepared_.mutable_emitted()->mutable_ids()->Assign(relay_->tokens().begin(), relay_->tokens().end());
   prepared_.set_arithmetic(arithmetic_);
-  if (relay_->prompt_told()) prepared_.mutable_output()->clear_prompt_logprobs();
+  // Of a prompt that is only scored, what the client has is computed again.
+  if (relay_->prompt_told() && !OnlyScores(prepared_)) prepared_.mutable_output()->clear_prompt_logprobs();
   stream_ = VerifierStream::Create(kMaxQueuedEvents);
   if (deadline_ != absl::InfiniteFuture()) stream_->context().set_deadline(absl::ToChronoTime(deadline_));
   stream_->context().AddMetadata(kRequestIdKey, request_id_);
@@ -425,7 +436,7 @@ void GenerateCall::RecordEvent(const v1::GenerateResponse& event) {
                   {"drafter", prepared_.drafter().name()}});
     }
     trace_.OnFinished(event.finished());
-    Learn(event.finished());
+    if (!OnlyScores(prepared_)) Learn(event.finished());
     ObserveCanary(event.finished().speculation());
   }
 }

@@ -16,6 +16,7 @@ GenerateCall::Request RequestOf(const v1::GenerateRequest& whole, const std::str
   auto request = std::make_shared<v1::GenerateRequest>(whole);
   request->clear_num_outputs();
   request->mutable_output()->clear_prompt_logprobs();
+  request->mutable_output()->clear_prompt_token_ids();
   request->mutable_sampling()->set_seed(seed + index);
   request->set_request_id(absl::StrCat(request_id, "-", index));
   return request;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/status.h"
 
 namespace tandem::router {
 namespace {
@@ -173,6 +174,7 @@ absl::StatusOr<bool> Relay::OnEvent(v1::GenerateResponse& event) {
       event.mutable_started()->set_model(names_.model);
       event.mutable_started()->set_drafter(names_.drafter);
       event.mutable_started()->set_partner(names_.partner);
+      event.mutable_started()->mutable_prompt_token_ids()->Assign(names_.prompt.begin(), names_.prompt.end());
       return true;
     }
     case v1::GenerateResponse::kChunk: {
@@ -234,9 +236,10 @@ Relay::End Relay::OnEnd(const absl::Status& status, bool in_time) const {
     // client's.
     case absl::StatusCode::kOutOfRange:
       return {.retry = current_.rounds() == 0,
-              .status = num_tokens() == 0 ? absl::InvalidArgumentError(status.message())
-                                          : absl::UnavailableError(absl::StrCat(
-                                                verifier, " has no room for the rest: ", status.message()))};
+              .status = num_tokens() == 0
+                            ? Restated(status, absl::StatusCode::kInvalidArgument, status.message())
+                            : absl::UnavailableError(
+                                  absl::StrCat(verifier, " has no room for the rest: ", status.message()))};
     // The adapter is not there any more; another verifier may hold it.
     case absl::StatusCode::kNotFound:
       return {.retry = current_.rounds() == 0,

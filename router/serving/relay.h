@@ -27,8 +27,9 @@ class Relay {
   // The fields of `started` that the verifier does not know.
   struct Names {
     std::string model;
-    std::string drafter;  // Empty for none,
-    std::string partner;  // likewise.
+    std::string drafter;                // Empty for none,
+    std::string partner;                // likewise.
+    std::vector<uint32_t> prompt = {};  // Empty unless the client asked for it.
   };
 
   // `emitted`: output tokens that the client already has, if it resumes a stream. `prompt_tokens`:

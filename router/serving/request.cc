@@ -1,6 +1,8 @@
 #include "router/serving/request.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/sampling_wire.h"
+#include "common/rpc/status.h"
 #include "common/speculation/policies/window_policy.h"
 #include "router/config/config.h"
 #include "router/models/tool_choice.h"
@@ -46,6 +49,13 @@ absl::Status ValidateChat(const v1::ChatPrompt& chat, bool constrained) {
 }
 
 absl::Status ValidatePrompt(const v1::GenerateRequest& request) {
+  if (request.plain() && !request.has_text())
+    return Invalid("plain: only with text; other prompts have no tokens added to them");
+  if (request.has_truncate_prompt_tokens() &&
+      (request.truncate_prompt_tokens() < -1 || request.truncate_prompt_tokens() == 0)) {
+    return Invalid("truncate_prompt_tokens: ", request.truncate_prompt_tokens(),
+                   ", expected -1 or at least 1");
+  }
   switch (request.prompt_case()) {
     case v1::GenerateRequest::kText:
       if (request.text().empty()) return Invalid("text: empty, expected a prompt");
@@ -64,10 +74,22 @@ absl::Status ValidatePrompt(const v1::GenerateRequest& request) {
   return Invalid("prompt: unknown kind");
 }
 
-absl::Status ValidateStopping(const v1::StopConditions& stopping) {
-  if (stopping.has_max_tokens() && stopping.max_tokens() == 0) {
-    return Invalid("stopping.max_tokens: 0, expected at least 1");
-  }
+// Of a prompt that is only scored.
+absl::Status ValidateScoring(const v1::GenerateRequest& request) {
+  if (!request.output().has_prompt_logprobs())
+    return Invalid("stopping.max_tokens: 0, expected at least 1 without prompt_logprobs");
+  if (request.num_outputs() > 1)
+    return Invalid("stopping.max_tokens: 0, expected at least 1 with several outputs");
+  if (request.has_resume()) return Invalid("stopping.max_tokens: 0, expected at least 1 with resume");
+  if (request.speculation().mode() == v1::SPECULATION_MODE_ON)
+    return Invalid("speculation.mode: ON, but stopping.max_tokens is 0");
+  return absl::OkStatus();
+}
+
+absl::Status ValidateStopping(const v1::GenerateRequest& request) {
+  const v1::StopConditions& stopping = request.stopping();
+  if (stopping.has_max_tokens() && stopping.max_tokens() == 0)
+    TANDEM_RETURN_IF_ERROR(ValidateScoring(request));
   if (stopping.has_max_tokens() && stopping.min_tokens() > stopping.max_tokens()) {
     return Invalid("stopping.min_tokens: ", stopping.min_tokens(), ", expected at most max_tokens, ",
                    stopping.max_tokens());
@@ -80,6 +102,19 @@ absl::Status ValidateStopping(const v1::StopConditions& stopping) {
     if (bytes == 0 || bytes > kMaxStopBytes) {
       return Invalid("stopping.stop[", i, "]: ", bytes, " bytes, expected 1 to ", kMaxStopBytes);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateBadWords(const v1::SamplingParameters& sampling) {
+  if (sampling.bad_words_size() > kMaxBadWords) {
+    return Invalid("sampling.bad_words: ", sampling.bad_words_size(), " words, expected at most ",
+                   kMaxBadWords);
+  }
+  for (int i = 0; i < sampling.bad_words_size(); ++i) {
+    const size_t bytes = sampling.bad_words(i).size();
+    if (bytes == 0 || bytes > kMaxBadWordBytes)
+      return Invalid("sampling.bad_words[", i, "]: ", bytes, " bytes, expected 1 to ", kMaxBadWordBytes);
   }
   return absl::OkStatus();
 }
@@ -191,56 +226,115 @@ uint64_t CostOfRefusal(const v1::GenerateRequest& request, uint64_t most) {
   return std::min<uint64_t>(most, 1 + request.ByteSizeLong() / 4);
 }
 
+// The most tokens that the prompt may have: there must be room for one more, unless it is only scored.
+size_t MostPromptTokens(const v1::GenerateRequest& request, const ServedModel& model) {
+  const bool scored = request.stopping().has_max_tokens() && request.stopping().max_tokens() == 0;
+  return static_cast<size_t>(std::max(model.context_length, 1)) - (scored ? 0 : 1);
+}
+
+absl::Status TooLong(absl::string_view field, absl::string_view length, size_t most,
+                     const ServedModel& model) {
+  return WithReason(Invalid(field, ": ", length, " tokens, expected at most ", most,
+                            ": the model's maximum context length is ", model.context_length, " tokens"),
+                    kContextLengthExceeded);
+}
+
+// Cuts the prompt as the request asks. `num_added`: tokens at its front that the tokenizer put there.
+void Truncate(const v1::GenerateRequest& request, const ServedModel& model, size_t num_added,
+              TokenIds& tokens) {
+  if (!request.has_truncate_prompt_tokens()) return;
+  const int64_t limit = request.stopping().has_max_tokens() ? request.stopping().max_tokens() : 1;
+  const int64_t kept = request.truncate_prompt_tokens() > 0
+                           ? request.truncate_prompt_tokens()
+                           : std::max<int64_t>(model.context_length - limit, 1);
+  if (static_cast<int64_t>(tokens.size()) <= kept) return;
+  const auto first = static_cast<ptrdiff_t>(std::min(num_added, static_cast<size_t>(kept)));
+  tokens.erase(tokens.begin() + first, tokens.end() - (static_cast<ptrdiff_t>(kept) - first));
+}
+
 // The tokens of a prompt that is text or a chat, which `field` names.
-absl::StatusOr<v1::TokenIds> EncodePrompt(absl::string_view field, const v1::GenerateRequest& request,
-                                          const ServedModel& model, uint64_t& tokenized) {
-  const auto context = static_cast<size_t>(std::max(model.context_length, 1));
-  // Room for one more is needed.
-  const size_t most = context - 1;
-  const absl::StatusOr<TokenIds> tokens =
-      request.has_text() ? model.encoder->EncodeText(request.text(), most, /*plain=*/false)
-                         : model.encoder->EncodeChat(request.chat(), most);
+absl::StatusOr<TokenIds> EncodePrompt(absl::string_view field, const v1::GenerateRequest& request,
+                                      const ServedModel& model, uint64_t& tokenized) {
+  const size_t most = MostPromptTokens(request, model);
+  // A text that is cut is read to its end, which its bytes bound.
+  const size_t read = request.has_truncate_prompt_tokens() ? std::numeric_limits<size_t>::max() : most;
+  absl::StatusOr<TokenIds> tokens = request.has_text()
+                                        ? model.encoder->EncodeText(request.text(), read, request.plain())
+                                        : model.encoder->EncodeChat(request.chat(), read);
   if (absl::IsOutOfRange(tokens.status())) {
-    tokenized = context;
-    return Invalid(field, ": ", context, " tokens or more, expected fewer than the ", context,
-                   " of the model's context");
+    tokenized = most + 1;
+    return TooLong(field, absl::StrCat("more than ", most), most, model);
   }
   if (!tokens.ok()) {
-    tokenized = CostOfRefusal(request, context);
+    tokenized = CostOfRefusal(request, most + 1);
     return PromptError(field, tokens.status());
   }
   tokenized = tokens->size();
-  v1::TokenIds prompt;
-  prompt.mutable_ids()->Add(tokens->begin(), tokens->end());
-  return prompt;
+  const bool has_added = request.has_text() && !request.plain() && request.has_truncate_prompt_tokens();
+  Truncate(request, model, has_added ? NumAddedTokens(*model.encoder, *tokens) : 0, *tokens);
+  return tokens;
 }
 
 // The prompt's tokens, at least one and few enough to leave room for one more.
 absl::StatusOr<v1::TokenIds> PromptTokens(const v1::GenerateRequest& request, const ServedModel& model,
                                           uint64_t& tokenized) {
-  v1::TokenIds prompt;
+  TokenIds tokens;
   absl::string_view field;
   switch (request.prompt_case()) {
     case v1::GenerateRequest::kTokenIds:
       field = "token_ids";
       TANDEM_RETURN_IF_ERROR(ValidateTokens("token_ids.ids", request.token_ids().ids(), model.vocab_size));
-      prompt = request.token_ids();
+      tokens.assign(request.token_ids().ids().begin(), request.token_ids().ids().end());
+      Truncate(request, model, /*num_added=*/0, tokens);
       break;
     case v1::GenerateRequest::kText:
     case v1::GenerateRequest::kChat: {
       field = request.has_text() ? "text" : "chat";
-      TANDEM_ASSIGN_OR_RETURN(prompt, EncodePrompt(field, request, model, tokenized));
+      TANDEM_ASSIGN_OR_RETURN(tokens, EncodePrompt(field, request, model, tokenized));
       break;
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:
       break;
   }
-  if (prompt.ids().empty()) return Invalid(field, ": the prompt has no tokens");
-  if (prompt.ids_size() >= model.context_length) {
-    return Invalid(field, ": ", prompt.ids_size(), " tokens, expected fewer than the ", model.context_length,
-                   " of the model's context");
-  }
+  if (tokens.empty()) return Invalid(field, ": the prompt has no tokens");
+  const size_t most = MostPromptTokens(request, model);
+  if (tokens.size() > most) return TooLong(field, absl::StrCat(tokens.size()), most, model);
+  v1::TokenIds prompt;
+  prompt.mutable_ids()->Add(tokens.begin(), tokens.end());
   return prompt;
+}
+
+// A word's tokens at the start of a text, and behind a blank where these begin otherwise and are as many: as
+// vLLM has it.
+absl::Status BanWord(absl::string_view word, const std::string& field, const ServedModel& model,
+                     v1::SamplingParameters& sampling) {
+  TokenIds first;
+  for (const absl::string_view before : {"", " "}) {
+    const std::string text = absl::StrCat(before, absl::StripLeadingAsciiWhitespace(word));
+    const absl::StatusOr<TokenIds> tokens =
+        model.encoder->EncodeText(text, kMaxBadWordTokens, /*plain=*/true);
+    if (absl::IsOutOfRange(tokens.status()))
+      return Invalid(field, ": more than ", kMaxBadWordTokens, " tokens");
+    if (!tokens.ok()) return PromptError(field, tokens.status());
+    if (before.empty()) {
+      if (tokens->empty()) return Invalid(field, ": the word has no tokens");
+      first = *tokens;
+    } else if (tokens->size() != first.size() || tokens->front() == first.front()) {
+      return absl::OkStatus();
+    }
+    sampling.add_banned_sequences()->mutable_ids()->Add(tokens->begin(), tokens->end());
+  }
+  return absl::OkStatus();
+}
+
+// Turns the words that the output may not have into tokens.
+absl::Status BanWords(const ServedModel& model, v1::SamplingParameters& sampling) {
+  for (int i = 0; i < sampling.bad_words_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(
+        BanWord(sampling.bad_words(i), absl::StrCat("sampling.bad_words[", i, "]"), model, sampling));
+  }
+  sampling.clear_bad_words();
+  return absl::OkStatus();
 }
 
 // The prediction's tokens. `tokenized` grows by what is made of a text.
@@ -291,7 +385,12 @@ absl::Status ValidateRequest(const v1::GenerateRequest& request) {
     return Invalid("adapter: expected at most ", kMaxNameBytes, " printable ASCII characters without blanks");
   }
   TANDEM_RETURN_IF_ERROR(ValidatePrompt(request));
-  TANDEM_RETURN_IF_ERROR(ValidateStopping(request.stopping()));
+  TANDEM_RETURN_IF_ERROR(ValidateStopping(request));
+  TANDEM_RETURN_IF_ERROR(ValidateBadWords(request.sampling()));
+  if (request.cache_salt().size() > kMaxCacheSaltBytes) {
+    return Invalid("cache_salt: ", request.cache_salt().size(), " bytes, expected at most ",
+                   kMaxCacheSaltBytes);
+  }
   TANDEM_RETURN_IF_ERROR(ValidateSpeculation(request.speculation()));
   TANDEM_RETURN_IF_ERROR(ValidatePrediction(request));
   TANDEM_RETURN_IF_ERROR(ValidateOutputs(request));
@@ -327,14 +426,16 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
   TANDEM_RETURN_IF_ERROR(
       ValidateTokens("stopping.stop_token_ids", request.stopping().stop_token_ids(), model.vocab_size));
   *prepared.mutable_sampling() = request.sampling();
+  TANDEM_RETURN_IF_ERROR(BanWords(model, *prepared.mutable_sampling()));
   if (!prepared.sampling().has_seed()) prepared.mutable_sampling()->set_seed(draw());
   TANDEM_ASSIGN_OR_RETURN(const SamplingParameters sampling,
                           SamplingFromProto(prepared.sampling(), model.defaults, model.vocab_size));
   *prepared.mutable_sampling() = SamplingToProto(sampling);
   *prepared.mutable_stopping() = request.stopping();
   *prepared.mutable_output() = request.output();
-  // That is between the client and the router.
+  // These are between the client and the router.
   prepared.mutable_output()->clear_live_page();
+  prepared.mutable_output()->clear_prompt_token_ids();
   *prepared.mutable_speculation() = request.speculation();
   if (request.has_constraint()) *prepared.mutable_constraint() = request.constraint();
   if (request.has_chat()) TANDEM_RETURN_IF_ERROR(PrepareChat(request.chat(), model, prepared));

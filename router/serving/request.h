@@ -19,6 +19,10 @@ inline constexpr size_t kMaxRequestIdBytes = 128;
 inline constexpr int kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 256;
 inline constexpr uint32_t kMaxLogprobs = 20;
+inline constexpr int kMaxBadWords = 256;
+inline constexpr size_t kMaxBadWordBytes = 256;
+inline constexpr size_t kMaxBadWordTokens = 64;
+inline constexpr size_t kMaxCacheSaltBytes = 1024;
 inline constexpr size_t kMaxConstraintBytes = size_t{1} << 20;
 inline constexpr size_t kMaxPredictionBytes = size_t{1} << 20;
 inline constexpr int kMaxPredictionTokens = 262'144;
@@ -36,7 +40,7 @@ absl::Status ValidateRequest(const v1::GenerateRequest& request);
 //
 // Sets `tokenized` to the number of tokens made from the prompt's text, even if the request is refused; the
 // tenant is charged for them. Tokenizing stops at the length of the model's context, so this is the most that
-// a text can cost.
+// a text can cost, unless the prompt is to be cut: then all of it is read.
 absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateRequest& request,
                                                            const ServedModel& model,
                                                            const std::function<uint64_t()>& draw,

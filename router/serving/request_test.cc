@@ -3,6 +3,8 @@
 #include <limits>
 #include <string>
 
+#include "common/base/token.h"
+#include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
@@ -122,6 +124,67 @@ TEST(RequestTest, WhatWasTokenizedIsTold) {
   EXPECT_EQ(tokenized, 0u);
 }
 
+TEST(RequestTest, APromptIsCutWhereThatIsAskedFor) {
+  const ServedModel model = testing::LetterModel();
+  const auto ids = [&](const std::string& request) {
+    const auto prepared = Process(ParseRequest(request), model);
+    EXPECT_TRUE(prepared.ok()) << request << ": " << prepared.status();
+    return prepared.ok() ? TokenIds(prepared->prompt().ids().begin(), prepared->prompt().ids().end())
+                         : TokenIds();
+  };
+  // The begin-of-text stays.
+  EXPECT_THAT(ids(R"(text: "abcdef" truncate_prompt_tokens: 3)"), ElementsAre(1, 'e', 'f'));
+  EXPECT_THAT(ids(R"(text: "abcdef" truncate_prompt_tokens: 1)"), ElementsAre(1));
+  EXPECT_THAT(ids(R"(text: "abcdef" truncate_prompt_tokens: 7)"),
+              ElementsAre(1, 'a', 'b', 'c', 'd', 'e', 'f'));
+  EXPECT_THAT(ids(R"(text: "abcdef" plain: true truncate_prompt_tokens: 2)"), ElementsAre('e', 'f'));
+  EXPECT_THAT(ids(R"(token_ids { ids: 5 ids: 6 ids: 7 } truncate_prompt_tokens: 2)"), ElementsAre(6, 7));
+  EXPECT_THAT(ids(R"(chat { messages { role: "user" content: "abc" } } truncate_prompt_tokens: 2)"),
+              ElementsAre('c', 3));
+  // As long as the context has room for.
+  const std::string longer = "0123456789012345678901234567890123456789";
+  EXPECT_EQ(ids("text: \"" + longer + "\" truncate_prompt_tokens: -1").size(), 31u);
+  EXPECT_EQ(ids("text: \"" + longer + "\" truncate_prompt_tokens: -1 stopping { max_tokens: 10 }").size(),
+            22u);
+  // The whole text was read, and counts.
+  v1::GenerateRequest request = ParseRequest("text: \"" + longer + "\" truncate_prompt_tokens: 4");
+  uint64_t tokenized = 0;
+  EXPECT_TRUE(PrepareRequest(request, model, Draw42, tokenized).ok());
+  EXPECT_EQ(tokenized, 41u);
+  request.set_truncate_prompt_tokens(40);
+  const absl::Status refused = PrepareRequest(request, model, Draw42, tokenized).status();
+  EXPECT_THAT(refused.message(), HasSubstr("text: 40 tokens, expected at most 31"));
+  EXPECT_EQ(ReasonOf(refused), kContextLengthExceeded);
+}
+
+TEST(RequestTest, AScoredPromptMayFillTheContext) {
+  const ServedModel model = testing::LetterModel();
+  const std::string scored = R"( stopping { max_tokens: 0 } output { prompt_logprobs: 2 })";
+  const auto prepared = Process(ParseRequest(R"(text: "0123456789012345678901234567890")" + scored), model);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->prompt().ids_size(), 32);
+  EXPECT_FALSE(Process(ParseRequest(R"(text: "01234567890123456789012345678901")" + scored), model).ok());
+}
+
+// Each in its tokens, and in those behind a blank where they begin otherwise and are as many.
+TEST(RequestTest, BadWordsBecomeSequencesAsInVllm) {
+  const auto prepared = Process(ParseRequest(R"(text: "a" sampling { bad_words: "no" bad_words: " x" })"),
+                                testing::LetterModel());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  ASSERT_EQ(prepared->sampling().banned_sequences_size(), 2);
+  EXPECT_THAT(prepared->sampling().banned_sequences(0).ids(), ElementsAre('n', 'o'));
+  EXPECT_THAT(prepared->sampling().banned_sequences(1).ids(), ElementsAre('x'));
+  EXPECT_TRUE(prepared->sampling().bad_words().empty());
+}
+
+TEST(RequestTest, TopPOfZeroIsTheLikeliestToken) {
+  const auto prepared =
+      Process(ParseRequest(R"(text: "a" sampling { top_p: 0 top_k: 9 })"), testing::LetterModel());
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->sampling().top_k(), 1u);
+  EXPECT_EQ(prepared->sampling().top_p(), 1.0f);
+}
+
 struct BadRequest {
   const char* request;
   const char* error;
@@ -138,7 +201,8 @@ TEST(RequestTest, BadRequestsNameTheField) {
       {R"(chat { })", "chat.messages: empty"},
       {R"(chat { messages { content: "a" } })", "chat.messages[0].role: empty"},
       {R"(chat { messages { role: "pirate" content: "a" } })", "chat: no role pirate"},
-      {R"(text: "0123456789012345678901234567890")", "text: 32 tokens or more, expected fewer than the 32"},
+      {R"(text: "0123456789012345678901234567890")",
+       "text: more than 31 tokens, expected at most 31: the model's maximum context length is 32"},
       {R"(text: "a" request_id: "has blank")", "request_id: expected printable ASCII"},
       {R"(text: "a" request_id: "\303\244")", "request_id: expected printable ASCII"},
       {R"(text: "a" stopping { max_tokens: 0 })", "stopping.max_tokens: 0"},
@@ -147,7 +211,22 @@ TEST(RequestTest, BadRequestsNameTheField) {
       {R"(text: "a" output { logprobs: 21 })", "output.logprobs: 21, expected at most 20"},
       {R"(text: "a" sampling { temperature: -1 })", "sampling.temperature: -1"},
       {R"(text: "a" sampling { temperature: nan })", "sampling.temperature: nan"},
-      {R"(text: "a" sampling { top_p: 0 })", "sampling.top_p: 0"},
+      {R"(text: "a" sampling { top_p: -0.5 })", "sampling.top_p: -0.5"},
+      {R"(text: "a" sampling { bad_words: "x" bad_words: "" })", "sampling.bad_words[1]: 0 bytes"},
+      {R"(text: "a" sampling { bad_words: " " })", "sampling.bad_words[0]: the word has no tokens"},
+      {R"(text: "a" sampling { bad_words: "0123456789012345678901234567890123456789012345678901234567890123456789" })",
+       "sampling.bad_words[0]: more than 64 tokens"},
+      {R"(text: "a" sampling { banned_sequences { ids: 300 } })", "sampling.banned_sequences[0]: token 300"},
+      {R"(text: "a" sampling { banned_sequences { } })", "sampling.banned_sequences[0]: 0 tokens"},
+      {R"(text: "a" sampling { allowed_tokens: 65 banned_sequences { ids: 65 } })",
+       "sampling.banned_tokens: every"},
+      {R"(token_ids { ids: 5 } plain: true)", "plain: only with text"},
+      {R"(text: "a" truncate_prompt_tokens: 0)", "truncate_prompt_tokens: 0, expected -1 or at least 1"},
+      {R"(text: "a" truncate_prompt_tokens: -2)", "truncate_prompt_tokens: -2"},
+      {R"(text: "a" stopping { max_tokens: 0 } output { prompt_logprobs: 0 } num_outputs: 2)",
+       "stopping.max_tokens: 0, expected at least 1 with several outputs"},
+      {R"(text: "a" stopping { max_tokens: 0 } output { prompt_logprobs: 0 } speculation { mode: SPECULATION_MODE_ON })",
+       "speculation.mode: ON, but stopping.max_tokens is 0"},
       {R"(text: "a" sampling { min_p: 2 })", "sampling.min_p: 2"},
       {R"(text: "a" sampling { repetition_penalty: 0 })", "sampling.repetition_penalty: 0"},
       {R"(text: "a" sampling { presence_penalty: 3 })", "sampling.presence_penalty: 3"},

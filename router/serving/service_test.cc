@@ -341,6 +341,7 @@ class BlockingEncoder final : public PromptEncoder {
   }
   absl::StatusOr<TokenIds> EncodeChat(const v1::ChatPrompt&, size_t) const override { return TokenIds{1}; }
   absl::string_view TokenBytes(TokenId) const override { return ""; }
+  bool IsSpecial(TokenId) const override { return false; }
   std::string DeliveredText(absl::Span<const TokenId>, absl::Span<const std::string>, bool) const override {
     return "";
   }

@@ -37,6 +37,8 @@ class LetterEncoder final : public PromptEncoder {
     return absl::string_view(kBytes.data() + token, 1);
   }
 
+  bool IsSpecial(TokenId token) const override { return token >= 1 && token <= 3; }
+
   std::string DeliveredText(absl::Span<const TokenId> tokens, absl::Span<const std::string>,
                             bool) const override {
     std::string text;

@@ -151,10 +151,7 @@ absl::Status WithVllmNames(const absl::Status& status) {
         {"constraint", "sampling_params.constraint"},
         {"prompt:", "input:"}}) {
     if (!absl::StartsWith(message, ours)) continue;
-    absl::Status renamed(status.code(), absl::StrCat(theirs, message.substr(ours.size())));
-    status.ForEachPayload(
-        [&renamed](absl::string_view url, const absl::Cord& payload) { renamed.SetPayload(url, payload); });
-    return renamed;
+    return Restated(status, status.code(), absl::StrCat(theirs, message.substr(ours.size())));
   }
   return status;
 }

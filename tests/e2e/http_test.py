@@ -12,6 +12,7 @@ import sys
 import unittest
 
 import grpc
+import httpx
 import openai
 from http_stack import HttpStackTest
 from openai.types import completion_create_params as text_params
@@ -54,11 +55,20 @@ def tokens_of(channel, prompt):
 
 class HttpTest(HttpStackTest):
     def complete(
-        self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8, tandem=None, return_token_ids=False, **fields
+        self,
+        prompt=PROMPTS[0],
+        max_tokens=TOKENS,
+        temperature=0.8,
+        tandem=None,
+        return_token_ids=False,
+        extra=None,
+        **fields,
     ):
         fields = {"model": TARGET, "seed": SEED, "max_tokens": max_tokens, "temperature": temperature, **fields}
-        extra = {"ignore_eos": True, "return_token_ids": return_token_ids, **({"tandem": tandem} if tandem else {})}
-        return self.client().completions.create(prompt=prompt, extra_body=extra, **fields)
+        body = {"ignore_eos": True, "return_token_ids": return_token_ids, **(extra or {})}
+        if tandem:
+            body["tandem"] = tandem
+        return self.client().completions.create(prompt=prompt, extra_body=body, **fields)
 
     def expected(self, prompt=PROMPTS[0], max_tokens=TOKENS, temperature=0.8):
         request = request_for(prompt, max_tokens)
@@ -183,6 +193,31 @@ class HttpTest(HttpStackTest):
             models = stub.ListModels(generation_pb2.ListModelsRequest(), **call).models
             self.assertEqual([model.name for model in models], [model.id for model in self.client().models.list()])
 
+    def test_a_prompt_is_scored(self):
+        """As evaluation harnesses ask: the same values as beside an output, at places in the text."""
+        self.start_stack()
+        prompt = "Naïve cats — they said “no”."
+        ask = {"prompt": prompt, "echo": True, "logprobs": 2}
+        scored = self.complete(max_tokens=0, **ask)
+        choice = scored.choices[0]
+        self.assertEqual((choice.text, choice.finish_reason, scored.usage.completion_tokens), (prompt, "length", 0))
+        beside = self.complete(max_tokens=4, **ask).choices[0].logprobs
+        count = len(choice.logprobs.tokens)
+        self.assertEqual(scored.usage.prompt_tokens, count)
+        for column in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            self.assertEqual(getattr(choice.logprobs, column), getattr(beside, column)[:count], column)
+        for token, offset in zip(choice.logprobs.tokens[1:], choice.logprobs.text_offset[1:], strict=True):
+            if not token.startswith("bytes:"):
+                self.assertIn(prompt[offset : offset + len(token)], (token, token.lstrip(" ")), offset)
+
+    def test_bad_words_are_not_said(self):
+        self.start_stack()
+        text = self.complete().choices[0].text
+        words = [word for word in text.split() if word.isalpha()][:6]
+        answers = [self.complete(extra={"bad_words": words}, tandem=how) for how in (None, {"speculation": False})]
+        self.assertEqual(answers[0].choices[0].text, answers[1].choices[0].text)
+        self.assertNotEqual(answers[0].choices[0].text, text)
+
     def test_chats(self):
         self.start_stack()
         fields = {"model": TARGET, "seed": SEED, "max_completion_tokens": TOKENS}
@@ -258,8 +293,10 @@ class HttpTest(HttpStackTest):
             self.assertEqual([name for name in sorted(names) if f"`{name}" not in page and f".{name}`" not in page], [])
             limit = "max_output_tokens" if path == "responses" else "max_tokens"
             # What is null counts as absent where it is known.
-            answer = self.client().post(f"/{path}", cast_to=object, body={**dict.fromkeys(names), **body, limit: 1})
-            self.assertIn("usage", answer)
+            fields = {**dict.fromkeys(names), **body, limit: 1}
+            answer = self.client().post(f"/{path}", cast_to=httpx.Response, body=fields)
+            self.assertIn("usage", answer.json())
+            self.assertNotIn("x-tandem-ignored", answer.headers)
 
     def test_a_verifier_is_lost_in_the_middle(self):
         self.drafter = self.start_drafter().wait_ready()

@@ -18,7 +18,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 
 WHOLE = {"/v1/chat/completions": ChatCompletion, "/v1/completions": Completion, "/v1/responses": Response}
 # Ours and vLLM's, beside OpenAI's fields: docs/reference/http.md tells of them.
-EXTENSIONS = {"tandem", "stop_reason", "token_ids", "prompt_logprobs", "reasoning_content", "max_model_len"}
+EXTENSIONS = {"tandem", "stop_reason", "token_ids", "prompt_token_ids", "prompt_logprobs", "reasoning_content", "max_model_len"}
 # OpenAI's, of a response and of the end of a call, which not every version of its package has.
 EXTENSIONS |= {"store", "name"}
 # Of a failure: all are there, each a text or null.

@@ -103,7 +103,7 @@ class HostileTest(ProcessTest):
             self.assertLess(max(waited_for), 25, waited_for)
             for call in calls:
                 self.assertEqual(call.code(), grpc.StatusCode.INVALID_ARGUMENT)
-                self.assertIn("tokens or more, expected fewer than the 2048", call.details())
+                self.assertIn("tokens, expected at most 2047", call.details())
         self.assert_serves()
 
 

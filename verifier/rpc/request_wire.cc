@@ -9,6 +9,7 @@
 #include "common/drafting/predicted_output.h"
 #include "common/rpc/arithmetic.h"
 #include "common/rpc/sampling_wire.h"
+#include "common/rpc/status.h"
 
 namespace tandem {
 namespace {
@@ -63,6 +64,7 @@ absl::StatusOr<StopRules> StopRulesFromProto(const v1::StopConditions& proto, co
   if (!proto.ignore_eos())
     rules.stop_tokens.insert(target.defaults.eos_tokens.begin(), target.defaults.eos_tokens.end());
   rules.min_tokens = proto.min_tokens();
+  rules.include_stop = proto.include_stop();
   return rules;
 }
 
@@ -90,6 +92,12 @@ absl::Status HoldBack(const v1::VerifierGenerateRequest& proto, const StopRules&
                                                  ", but sampling allows only tokens that end the output"));
 }
 
+// Whether only the prompt is computed, for its log probabilities.
+bool ScoresPrompt(const v1::VerifierGenerateRequest& proto) {
+  return proto.output().has_prompt_logprobs() && proto.stopping().has_max_tokens() &&
+         proto.stopping().max_tokens() == 0;
+}
+
 // The most tokens of the output: the requested number, or the room in the context.
 absl::StatusOr<uint32_t> MaxTokens(const v1::VerifierGenerateRequest& proto, const ServedTarget& target) {
   const auto prompt = static_cast<uint32_t>(proto.prompt().ids_size());
@@ -97,20 +105,25 @@ absl::StatusOr<uint32_t> MaxTokens(const v1::VerifierGenerateRequest& proto, con
   if (prompt == 0) return absl::InvalidArgumentError("prompt: no tokens, expected at least 1");
   // What the model could hold another verifier may hold.
   const auto too_long = [&](uint64_t length, const std::string& message) {
-    return length > static_cast<uint64_t>(target.config.max_context) ? absl::InvalidArgumentError(message)
-                                                                     : absl::OutOfRangeError(message);
+    return WithReason(length > static_cast<uint64_t>(target.config.max_context)
+                          ? absl::InvalidArgumentError(message)
+                          : absl::OutOfRangeError(message),
+                      kContextLengthExceeded);
   };
-  if (prompt >= context) {
-    return too_long(uint64_t{prompt} + 1,
-                    absl::StrCat("prompt: ", prompt, " tokens, expected at most ", context - 1,
+  const uint32_t least = ScoresPrompt(proto) ? 0 : 1;
+  if (prompt + uint64_t{least} > context) {
+    return too_long(uint64_t{prompt} + least,
+                    absl::StrCat("prompt: ", prompt, " tokens, expected at most ", context - least,
                                  " where prompt and output may have ", context));
   }
   const uint32_t room = context - prompt;
   const uint32_t max_tokens = proto.stopping().has_max_tokens() ? proto.stopping().max_tokens() : room;
-  if (max_tokens == 0 || max_tokens > room) {
-    const uint64_t length = max_tokens == 0 ? UINT64_MAX : uint64_t{prompt} + max_tokens;
-    return too_long(length, absl::StrCat("stopping.max_tokens: ", max_tokens, ", expected 1 to ", room,
-                                         " after a prompt of ", prompt, " tokens"));
+  if (max_tokens < least)
+    return absl::InvalidArgumentError("stopping.max_tokens: 0, expected at least 1 without prompt_logprobs");
+  if (max_tokens > room) {
+    return too_long(uint64_t{prompt} + max_tokens,
+                    absl::StrCat("stopping.max_tokens: ", max_tokens, ", expected at most ", room,
+                                 " after a prompt of ", prompt, " tokens"));
   }
   if (static_cast<uint32_t>(proto.emitted().ids_size()) > max_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("emitted: ", proto.emitted().ids_size(),
@@ -201,12 +214,12 @@ absl::StatusOr<SessionRequest> SessionRequestFromProto(const v1::VerifierGenerat
                                                    " bytes, expected at most ", kMaxPolicyStateBytes));
   }
   request.policy_state = proto.policy_state();
-  request.speculate = speculation.mode() != v1::SPECULATION_MODE_OFF;
+  request.speculate = speculation.mode() != v1::SPECULATION_MODE_OFF && request.max_tokens > 0;
   TANDEM_RETURN_IF_ERROR(TakePrediction(proto, target, request));
   request.trace_rounds = proto.output().round_trace();
   request.trace_trees = proto.output().round_tree();
   TANDEM_ASSIGN_OR_RETURN(StopRules rules, StopRulesFromProto(proto.stopping(), target));
-  rules.max_tokens = request.max_tokens;
+  rules.max_tokens = std::max(request.max_tokens, 1u);
   TANDEM_RETURN_IF_ERROR(HoldBack(proto, rules, target.config.vocab_size, &request.sampling));
   rules.include_special_tokens = proto.output().include_special_tokens();
   request.output = std::make_unique<OutputAssembler>(target.tokenizer, std::move(rules));

@@ -69,7 +69,7 @@ absl::StatusOr<SessionRequest> VerifierService::MakeSession(const v1::VerifierGe
     return absl::InvalidArgumentError(
         absl::StrCat("speculation.mode: ", request.speculation().mode(), ", expected OFF, ON or unset"));
   }
-  if (request.speculation().mode() == v1::SPECULATION_MODE_OFF) return session;
+  if (request.speculation().mode() == v1::SPECULATION_MODE_OFF || session.max_tokens == 0) return session;
   if (!request.has_drafter()) {
     if (request.speculation().mode() == v1::SPECULATION_MODE_ON && !target_->drafts_locally &&
         session.prediction == nullptr) {

@@ -33,8 +33,26 @@ class RequestOptionsTest : public SchedulerTest {
                            .banned_tokens = {4, 5},
                            .early_banned_tokens = {0, 2, 6, 8},
                            .early_ban_end = 5 + 8});
+      // Every pair of tokens less than four apart, so that each token rules out others after it; and single
+      // tokens and longer sequences among them.
+      std::vector<TokenIds> sequences = {{7}, {1, 2, 3}, {30, 31, 32, 33}};
+      for (TokenId token = 0; token < kVocabSize; ++token) {
+        for (TokenId next = token; next < std::min(token + 4, kVocabSize); ++next)
+          sequences.push_back({token, next});
+      }
+      samplings.push_back({.temperature = temperature, .seed = 6, .banned_sequences = std::move(sequences)});
     }
     return samplings;
+  }
+  // Of an output after the prompt of Ask.
+  static void ExpectAllowed(const SamplingParameters& sampling, const TokenIds& output) {
+    TargetSampler sampler(sampling, kVocabSize, {});
+    uint32_t position = 5;
+    for (const TokenId token : output) {
+      EXPECT_TRUE(sampler.Allows(token, position)) << token << " at " << position;
+      sampler.Append(token);
+      ++position;
+    }
   }
   void Forget() {
     records_.clear();
@@ -52,7 +70,6 @@ class RequestOptionsTest : public SchedulerTest {
 
 TEST_F(RequestOptionsTest, RestrictionsHoldWithAndWithoutDraftsWhoeverChooses) {
   for (const SamplingParameters& sampling : Restrictions()) {
-    const TargetSampler sampler(sampling, kVocabSize, {});
     for (const bool chooses : {false, true}) {
       for (const uint32_t num_right : {0u, 2u, 4u}) {
         Make(FixedWindow(4), {.chooses = chooses});
@@ -65,8 +82,7 @@ TEST_F(RequestOptionsTest, RestrictionsHoldWithAndWithoutDraftsWhoeverChooses) {
           Draft(ask, num_right, 4 - num_right);
         });
         ExpectReference(1, ask);
-        uint32_t position = 5;
-        for (const TokenId token : records_[1].tokens) EXPECT_TRUE(sampler.Allows(token, position++));
+        ExpectAllowed(sampling, records_[1].tokens);
         EXPECT_EQ(records_[1].summary.accepted_tokens > 0, num_right > 0);
       }
     }
@@ -92,6 +108,83 @@ TEST_F(RequestOptionsTest, BannedDraftsAreDroppedBeforeTheyAreVerified) {
   EXPECT_GT(records_[1].summary.masked_draft_tokens, 0u);
 }
 
+// So is one that would complete a sequence, of which a part may be in the draft.
+TEST_F(RequestOptionsTest, DraftsThatCompleteABannedSequenceAreDropped) {
+  for (const bool chooses : {false, true}) {
+    Make(FixedWindow(4), {.chooses = chooses});
+    Forget();
+    scheduler_->OnLinkUp(kLink);
+    Ask ask{.drafted = true};
+    const TokenIds free = Reference(ask).tokens;
+    // The draft is the free output, and the sequence is its second to fourth token.
+    ask.sampling.banned_sequences = {{free[1], free[2], free[3]}};
+    ASSERT_TRUE(Submit(1, ask).ok());
+    bool sent = false;
+    RunToTheEnd([&] {
+      AnswerOpens();
+      const auto found = drafts_.find(1);
+      if (found == drafts_.end() || !std::exchange(found->second.wants_growth, false)) return;
+      if (std::exchange(sent, true) || found->second.tokens.size() != 5) return;
+      Send(1, Chain(1, {free[0], free[1], free[2], free[3]}));
+    });
+    ExpectReference(1, ask);
+    ExpectAllowed(ask.sampling, records_[1].tokens);
+    EXPECT_NE(records_[1].tokens, free);
+  }
+}
+
+// Where every token would complete a sequence, the request ends with that.
+TEST_F(RequestOptionsTest, SequencesMayLeaveNothing) {
+  for (const bool chooses : {false, true}) {
+    Make(FixedWindow(4), {.chooses = chooses});
+    Forget();
+    const Ask ask{.sampling = {.temperature = 0.0f, .allowed_tokens = {0}, .banned_sequences = {{0, 0, 0}}}};
+    ASSERT_TRUE(Submit(1, ask).ok());
+    RunToTheEnd();
+    ASSERT_EQ(records_[1].ends.size(), 1u);
+    EXPECT_TRUE(absl::IsFailedPrecondition(records_[1].ends[0])) << records_[1].ends[0];
+    EXPECT_EQ(records_[1].tokens, (TokenIds{0, 0}));
+  }
+}
+
+// With max_tokens 0 the prompt is described as it is with an output, and nothing follows.
+TEST_F(RequestOptionsTest, APromptIsScoredWithoutAnOutput) {
+  for (const bool chooses : {false, true}) {
+    for (const uint32_t length : {1u, 2u, 5u, 40u}) {
+      Make({.prefill_chunk = 16}, {.chooses = chooses});
+      Forget();
+      Ask ask{.num_prompt_logprobs = 2};
+      ask.prompt.clear();
+      for (uint32_t i = 0; i < length; ++i)
+        ask.prompt.push_back(static_cast<TokenId>((7 * i + 3) % kVocabSize));
+      ASSERT_TRUE(Submit(1, ask).ok());
+      ask.rules.max_tokens = 0;
+      ask.speculate = false;
+      ASSERT_TRUE(Submit(2, ask).ok());
+      RunToTheEnd();
+      EXPECT_TRUE(records_[2].ends.at(0).ok()) << records_[2].ends[0];
+      EXPECT_TRUE(records_[2].tokens.empty());
+      EXPECT_EQ(records_[2].summary.output_tokens, 0u);
+      EXPECT_EQ(records_[2].summary.rounds, 0u);
+      EXPECT_EQ(records_[2].summary.end.reason, OutputEnd::Reason::kMaxTokens);
+      const auto described = [this](SessionId id) {
+        std::vector<TokenChoice> all;
+        for (const PromptPart& part : parts_[id])
+          all.insert(all.end(), part.tokens.begin(), part.tokens.end());
+        return all;
+      };
+      const std::vector<TokenChoice> scored = described(2);
+      const std::vector<TokenChoice> beside = described(1);
+      ASSERT_EQ(scored.size(), length);
+      ASSERT_EQ(beside.size(), length);
+      for (size_t i = 0; i < length; ++i) {
+        EXPECT_EQ(scored[i].token, beside[i].token);
+        EXPECT_EQ(scored[i].logprob, beside[i].logprob);
+      }
+    }
+  }
+}
+
 TEST_F(RequestOptionsTest, RulesThatSampleDraftsKeepToTheRestrictions) {
   for (const VerificationRuleKind rule : {VerificationRuleKind::kRejection, VerificationRuleKind::kBlock}) {
     for (const SamplingParameters& sampling : Restrictions()) {
@@ -102,9 +195,7 @@ TEST_F(RequestOptionsTest, RulesThatSampleDraftsKeepToTheRestrictions) {
       const Ask ask{.sampling = sampling, .num_logprobs = 2};
       ASSERT_TRUE(Submit(1, ask).ok());
       RunToTheEnd();
-      const TargetSampler sampler(sampling, kVocabSize, {});
-      uint32_t position = 5;
-      for (const TokenId token : records_[1].tokens) EXPECT_TRUE(sampler.Allows(token, position++));
+      ExpectAllowed(sampling, records_[1].tokens);
     }
   }
 }

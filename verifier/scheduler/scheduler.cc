@@ -427,6 +427,7 @@ absl::Status Scheduler::StartEngine() {
 }
 
 void Scheduler::ConcludeRound(Session& session, absl::Time now) {
+  if (session.request().max_tokens == 0) return session.EndScored();
   session.set_last_served(++num_rounds_);
   const size_t first_copy = copies_.size();
   Session::RoundResult result = session.ConcludeRound(now, rows_, CostsOf(session), &copies_);

@@ -9,6 +9,24 @@
 
 namespace tandem {
 
+namespace {
+
+// The tokens from the root's child down to the parent of `node`. `nodes`: its ancestors are among them.
+TokenIds PathAbove(const TreeNode& node, absl::Span<const TreeNode> nodes) {
+  TokenIds path;
+  path.reserve(node.depth);
+  NodeId wanted = node.parent;
+  for (size_t i = nodes.size(); i > 0 && path.size() + 1 < node.depth; --i) {
+    if (nodes[i - 1].id != wanted) continue;
+    path.push_back(nodes[i - 1].token);
+    wanted = nodes[i - 1].parent;
+  }
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+}  // namespace
+
 // Drawn drafts stay, all of them: that one was drawn counts, whatever becomes of it.
 void Session::DropForbidden(DraftOrigin origin, std::vector<TreeNode>* drafted) {
   if (samples_drafts() || drafted->empty()) return;
@@ -28,7 +46,8 @@ uint32_t Session::DropBanned(std::vector<TreeNode>* nodes) const {
   size_t kept = 0;
   for (const TreeNode& node : *nodes) {
     if (std::find(dropped.begin(), dropped.end(), node.parent) == dropped.end() &&
-        sampler_.Allows(node.token, next + node.depth - 1)) {
+        sampler_.Allows(node.token, next + node.depth - 1,
+                        PathAbove(node, absl::MakeConstSpan(*nodes).first(kept)))) {
       (*nodes)[kept++] = node;
     } else {
       dropped.push_back(node.id);
@@ -38,14 +57,23 @@ uint32_t Session::DropBanned(std::vector<TreeNode>* nodes) const {
   return static_cast<uint32_t>(dropped.size());
 }
 
-absl::Status Session::TakeChoice(TokenId token, uint32_t position) {
+absl::Status Session::TakeChoice(TokenId token, absl::Span<const CommittedToken> before) {
+  const auto position = static_cast<uint32_t>(kv_.tokens().size() + before.size());
   const auto nothing_left = [&](absl::string_view what) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, " can go on after ", position - request_.prompt.size(), " tokens of output"));
   };
-  // Where nothing has a chance, token 0 was chosen.
-  if (!sampler_.Allows(token, position))
+  // Where nothing has a chance, token 0 was chosen. The sampler has the whole round's tokens already, so that
+  // only what it allows by position is asked of it.
+  const std::vector<TokenIds>& sequences = request_.sampling.banned_sequences;
+  TokenIds path;
+  if (!sequences.empty()) {
+    for (const CommittedToken& taken : before) path.push_back(taken.token);
+  }
+  if (!sampler_.AllowsAt(token, position) ||
+      CompletesAny(sequences, kv_.tokens().subspan(request_.prompt.size()), path, token)) {
     return nothing_left("sampling: no token that is allowed and not banned");
+  }
   if (request_.constraint != nullptr && !request_.constraint->Commit(token)) {
     return nothing_left(request_.constraint->gave_up()
                             ? "constraint: the output has more readings than can be followed, and no token"

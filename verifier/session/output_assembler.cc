@@ -46,7 +46,7 @@ std::optional<std::string> OutputAssembler::Scan(absl::string_view text) {
       if (longest == nullptr || matcher.stop.size() > longest->stop.size()) longest = &matcher;
     }
     if (longest != nullptr) {
-      held_.resize(held_.size() - longest->stop.size());
+      if (!rules_.include_stop) held_.resize(held_.size() - longest->stop.size());
       return longest->stop;
     }
   }
@@ -63,7 +63,7 @@ OutputPiece OutputAssembler::Push(TokenId token) {
   ++num_tokens_;
   const bool is_stop_token = rules_.stop_tokens.contains(token);
   const bool is_last = is_stop_token || num_tokens_ >= rules_.max_tokens;
-  std::string text = is_stop_token ? std::string() : decoder_.Push(token);
+  std::string text = is_stop_token && !rules_.include_stop ? std::string() : decoder_.Push(token);
   // An unfinished character becomes a replacement character, which a stop string may hold as well.
   if (is_last) text += decoder_.Flush();
   if (std::optional<std::string> stop = Scan(text); stop.has_value()) {

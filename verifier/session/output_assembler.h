@@ -26,8 +26,11 @@ struct StopRules {
   // While there are fewer tokens than this, a complete stop string does not end the output, and it does not
   // do so later either. The sampler keeps stop tokens from being chosen before.
   uint32_t min_tokens = 0;
-  // Whether special tokens have text. A stop token never has.
+  // Whether special tokens have text.
   bool include_special_tokens = false;
+  // Whether the text has the stop string that ends it, and a stop token its text. Otherwise neither is part
+  // of the output.
+  bool include_stop = false;
 };
 
 struct OutputEnd {
@@ -43,7 +46,8 @@ struct OutputPiece {
 };
 
 // Turns committed tokens into text for the client, and decides where the output ends. The texts of all pieces
-// and of the end add up to the output: whole characters, without the stop string and anything after it. The
+// and of the end add up to the output: whole characters, without what comes after the stop string, and
+// without that unless it is asked for. The
 // end depends only on the tokens' whole text, not on borders of tokens or pieces: the first stop string to be
 // complete counts, and of several complete at the same byte, the longest.
 //

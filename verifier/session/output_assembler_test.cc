@@ -5,6 +5,7 @@
 #include <fstream>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "common/tokenizer/byte_alphabet.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -188,6 +189,27 @@ TEST_F(OutputAssemblerTest, SpecialTokensAreTextOnlyWhenAskedFor) {
   OutputAssembler ended = Make({}, 1000, /*include_special_tokens=*/true);
   EXPECT_EQ(ended.Push(kTool).text, "<|tool|>");
   EXPECT_EQ(ended.Push(kEnd).end->text, "");
+}
+
+TEST_F(OutputAssemblerTest, WhatEndsItIsTextWhereThatIsAskedFor) {
+  const auto text_of = [](StopRules rules, const TokenIds& tokens) {
+    rules.max_tokens = 100;
+    rules.include_stop = true;
+    OutputAssembler assembler(tokenizer_, std::move(rules));
+    std::string text;
+    for (const TokenId token : tokens) {
+      OutputPiece piece = assembler.Push(token);
+      text += piece.text;
+      if (piece.end.has_value()) return absl::StrCat(text, piece.end->text, "|", piece.end->matched_stop);
+    }
+    return text + "|no end";
+  };
+  constexpr TokenId kStop = kFirstWord + 6;
+  EXPECT_EQ(text_of({.stop = {"TO"}}, {'x', kStop}), "xSTO|TO") << "but nothing after it";
+  EXPECT_EQ(text_of({.stop = {"xab"}}, {'x', kFirstWord}), "xab|xab");
+  EXPECT_EQ(text_of({.stop_tokens = {'z'}}, {'x', 'z'}), "xz|");
+  EXPECT_EQ(text_of({.stop_tokens = {kEnd}}, {'x', kEnd}), "x|") << "a special token has no text";
+  EXPECT_EQ(text_of({.stop_tokens = {kEnd}, .include_special_tokens = true}, {'x', kEnd}), "x<|end|>|");
 }
 
 TEST_F(OutputAssemblerTest, ReplayGoesOnWhereAnotherLeftOff) {

@@ -32,16 +32,30 @@ void RoundChoices::PlanOwnCounts(const Round& round) {
   }
 }
 
+TokenIds RoundChoices::CompletingAfter(const Round& round, size_t row) {
+  if (round.sampling->banned_sequences.empty()) return {};
+  path_.clear();
+  if (row > 0) CollectPath(round.nodes, row - 1, &path_);
+  std::reverse(path_.begin(), path_.end());
+  return round.sampler->CompletingTokens(path_);
+}
+
 absl::Span<const uint32_t> RoundChoices::AllowedAfter(const Round& round, size_t row) {
   const absl::Span<const uint32_t> by_sampler = round.sampler->AllowedAt(choices_[row].position);
-  if (round.allowed.empty()) return by_sampler;
-  const absl::Span<const uint32_t> by_round = round.allowed[row];
-  if (by_sampler.empty()) return by_round;
-  if (both_.size() <= row) both_.resize(row + 1);
-  std::vector<uint32_t>& both = both_[row];
-  both.assign(by_round.begin(), by_round.end());
-  for (size_t word = 0; word < both.size(); ++word) both[word] &= by_sampler[word];
-  return both;
+  const absl::Span<const uint32_t> by_round =
+      round.allowed.empty() ? absl::Span<const uint32_t>() : absl::MakeConstSpan(round.allowed[row]);
+  const TokenIds completing = CompletingAfter(round, row);
+  if (by_round.empty() && completing.empty()) return by_sampler;
+  if (by_sampler.empty() && completing.empty()) return by_round;
+  if (all_.size() <= row) all_.resize(row + 1);
+  std::vector<uint32_t>& all = all_[row];
+  all.assign(round.sampler->num_words(), UINT32_MAX);
+  for (const absl::Span<const uint32_t> allowed : {by_sampler, by_round}) {
+    for (size_t word = 0; word < allowed.size(); ++word) all[word] &= allowed[word];
+  }
+  for (const TokenId token : completing)
+    all[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (static_cast<uint32_t>(token) % 32));
+  return all;
 }
 
 void RoundChoices::Plan(const Round& round, absl::Span<StepRow> rows) {

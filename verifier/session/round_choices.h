@@ -35,14 +35,16 @@ class RoundChoices {
 
  private:
   void PlanOwnCounts(const Round& round);
+  // The tokens that would complete a banned sequence after `row`.
+  TokenIds CompletingAfter(const Round& round, size_t row);
   // The tokens that may be chosen after `row`, by the sampler and by the round.
   absl::Span<const uint32_t> AllowedAfter(const Round& round, size_t row);
 
   std::vector<TokenCount> counts_;
   std::vector<TokenCount> own_counts_;  // Of each node, one after the other.
   std::vector<size_t> own_ends_;
-  TokenIds path_;                            // Of PlanOwnCounts, which every round calls.
-  std::vector<std::vector<uint32_t>> both_;  // What sampler and round both allow, by row.
+  TokenIds path_;                           // Kept to reuse its memory.
+  std::vector<std::vector<uint32_t>> all_;  // What sampler, sequences and round all allow, by row.
   std::vector<SeededChoice> choices_;
   std::vector<TokenId> tokens_;
 };

@@ -456,7 +456,7 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   if (request_.constraint != nullptr) request_.constraint->EndWalk();
   result.committed.tokens.reserve(tokens.size());
   for (VerifiedToken& verified : tokens) {
-    if (absl::Status chosen = TakeChoice(verified.choice.token, position); !chosen.ok()) {
+    if (absl::Status chosen = TakeChoice(verified.choice.token, result.committed.tokens); !chosen.ok()) {
       end_status_ = std::move(chosen);
       finished_ = true;
       walked_to_the_end_ = false;

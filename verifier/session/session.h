@@ -67,6 +67,8 @@ class Session {
   bool finished() const { return finished_; }
   // The status of a finished session. Not OK if the constraint left nothing to choose.
   const absl::Status& end_status() const { return end_status_; }
+  // Ends a session with max_tokens 0 in place of its first round's conclusion: its prompt has been described.
+  void EndScored() { finished_ = true; }
   // Writes the current costs of rounds to the summary.
   void SummariseCosts(const RoundCosts& costs);
 
@@ -373,7 +375,8 @@ class Session {
   void MaskAhead();
   // Appends the target's choice to the output. An error if the constraint forbids `token`; then it allowed no
   // token.
-  absl::Status TakeChoice(TokenId token, uint32_t position);
+  // `before`: those that the round has committed so far.
+  absl::Status TakeChoice(TokenId token, absl::Span<const CommittedToken> before);
   void Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vector<KvCopy>* copies);
   std::optional<DraftSupply> SupplyOfRound() const;
   void FillShares(RoundReport& report, const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) const;

@@ -36,9 +36,11 @@ struct DrafterBinding {
 
 // A request for the scheduler: checked, with defaults filled in.
 struct SessionRequest {
-  TokenIds prompt;          // At least one token.
-  TokenIds emitted;         // Already generated and delivered elsewhere.
-  uint32_t max_tokens = 0;  // Of output, `emitted` included; prompt + max_tokens fit the context.
+  TokenIds prompt;   // At least one token.
+  TokenIds emitted;  // Already generated and delivered elsewhere.
+  // Of output, `emitted` included; prompt + max_tokens fit the context. 0: the prompt is described, and
+  // nothing drafts.
+  uint32_t max_tokens = 0;
   SamplingParameters sampling;
   int num_logprobs = -1;
   int num_prompt_logprobs = -1;             // Likewise of the prompt's tokens, which are all computed then.

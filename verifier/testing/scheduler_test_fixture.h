@@ -126,13 +126,20 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
     for (const auto& [id, record] : records_) EXPECT_EQ(record.ends.size(), 1u) << "session " << id;
   }
 
+  // Of a prompt that is only scored they are never asked.
+  static StopRules RulesOf(const Ask& ask) {
+    StopRules rules = ask.rules;
+    rules.max_tokens = std::max(rules.max_tokens, 1u);
+    return rules;
+  }
+
   absl::Status Submit(SessionId id, const Ask& ask) {
     SessionRequest request{.prompt = ask.prompt,
                            .max_tokens = ask.rules.max_tokens,
                            .sampling = ask.sampling,
                            .num_logprobs = ask.num_logprobs,
                            .num_prompt_logprobs = ask.num_prompt_logprobs,
-                           .output = std::make_unique<OutputAssembler>(TestTokenizer(), ask.rules),
+                           .output = std::make_unique<OutputAssembler>(TestTokenizer(), RulesOf(ask)),
                            .constraint = ask.constraint == nullptr
                                              ? nullptr
                                              : std::make_unique<SessionConstraint>(
