@@ -1,5 +1,6 @@
 #include "router/http/openai_messages.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -28,9 +29,7 @@ absl::Status ReadMessage(const Json& json, const std::string& path, v1::ChatMess
     if (auto reasoning = fields.Text(name)) message.set_reasoning(*std::move(reasoning));
   }
   if (const Json* const content = fields.Find("content")) {
-    absl::StatusOr<std::string> text = ContentOf(*content, path + "content");
-    fields.Update(text.status());
-    if (text.ok()) message.set_content(*std::move(text));
+    fields.Update(ReadContent(*content, path + "content", message));
   } else if (message.tool_calls().empty() && message.reasoning().empty()) {
     fields.Fail("content", "missing");
   }
@@ -61,25 +60,46 @@ OrderedJson Ordered(absl::string_view body, const char* name) {
   return found == whole.end() ? OrderedJson() : *found;
 }
 
+// vLLM's field: a list of objects.
+void ReadDocuments(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) {
+  if (fields.Find("documents") == nullptr) return;
+  const OrderedJson documents = Ordered(body, "documents");
+  const auto is_object = [](const OrderedJson& document) { return document.is_object(); };
+  if (!documents.is_array() || !std::all_of(documents.begin(), documents.end(), is_object))
+    return fields.Fail("documents", "expected a list of objects");
+  if (!documents.empty()) chat.set_documents(documents.dump());
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ContentOf(const Json& content, const std::string& path) {
-  if (content.is_string()) return content.get<std::string>();
+  v1::ChatMessage message;
+  TANDEM_RETURN_IF_ERROR(ReadContent(content, path, message));
+  std::string text = message.content();
+  for (const std::string& part : message.content_parts()) text += part;
+  return text;
+}
+
+absl::Status ReadContent(const Json& content, const std::string& path, v1::ChatMessage& message) {
+  if (content.is_string()) {
+    message.set_content(content.get<std::string>());
+    return absl::OkStatus();
+  }
   if (!content.is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": expected a string or a list of parts"));
   }
-  std::string text;
+  if (content.empty()) message.set_content("");
   for (size_t i = 0; i < content.size(); ++i) {
     JsonFields part(content[i], absl::StrCat(path, "[", i, "]."));
     const std::optional<std::string> type = part.Text("type");
     if (type.has_value() && *type != "text" && *type != "input_text" && *type != "output_text")
       part.Fail("type", absl::StrCat("found \"", PrintableText(*type), "\", expected \"text\""));
-    const std::optional<std::string> piece = part.Text("text");
+    std::optional<std::string> piece = part.Text("text");
     if (!piece.has_value()) part.Fail("text", "missing");
     TANDEM_RETURN_IF_ERROR(part.status());
-    text += *piece;
+    message.add_content_parts(*std::move(piece));
   }
-  return text;
+  return absl::OkStatus();
 }
 
 void ReadToolFields(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) {
@@ -107,6 +127,7 @@ void ReadChat(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) 
     fields.Fail("messages", "missing");
   }
   ReadToolFields(body, fields, chat);
+  ReadDocuments(body, fields, chat);
   chat.set_parse_output(true);
   fields.Refuse("functions", "not supported; expected tools", Json::array());
   fields.Refuse("function_call", "not supported; expected tool_choice", "none");

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "router/http/openai_json.h"
@@ -20,7 +21,11 @@ void ReadToolFields(absl::string_view body, JsonFields& fields, v1::ChatPrompt& 
 // none.
 OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields);
 
-// A message's content: text, or a list of text parts. `path`: its name in errors.
+// Reads a message's content, a text or a list of text parts, as the client spelled it. `path`: its name in
+// errors.
+absl::Status ReadContent(const Json& content, const std::string& path, v1::ChatMessage& message);
+
+// The same as one text.
 absl::StatusOr<std::string> ContentOf(const Json& content, const std::string& path);
 
 }  // namespace tandem::router

@@ -84,12 +84,14 @@ class InputReader {
     return item.Finish();
   }
 
+  static bool HasContent(const v1::ChatMessage& message) {
+    return message.has_content() || !message.content_parts().empty();
+  }
+
   void SetContent(JsonFields& item, const char* name, const std::string& path, v1::ChatMessage& message) {
     const Json* const content = item.Find(name);
     if (content == nullptr) return item.Fail(name, "missing");
-    absl::StatusOr<std::string> text = ContentOf(*content, path + name);
-    item.Update(text.status());
-    if (text.ok()) message.set_content(*std::move(text));
+    item.Update(ReadContent(*content, path + name, message));
   }
 
   void ReadMessage(JsonFields& item, const std::string& path) {
@@ -97,7 +99,7 @@ class InputReader {
     if (role.empty()) item.Fail("role", "missing");
     item.Ignore("phase");
     // Behind reasoning or beside calls it is the same message; a second text is another one.
-    if (role == "assistant" && in_turn_ && chat_.messages().rbegin()->content().empty())
+    if (role == "assistant" && in_turn_ && !HasContent(*chat_.messages().rbegin()))
       return SetContent(item, "content", path, Assistant());
     in_turn_ = false;
     if (role == "assistant") return SetContent(item, "content", path, Assistant());
