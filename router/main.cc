@@ -27,6 +27,7 @@
 #include "common/rpc/server.h"
 #include "common/rpc/server_flags.h"
 #include "common/rpc/tracing.h"
+#include "common/tokenizer/template_trials.h"
 #include "router/admin/admin_service.h"
 #include "router/admin/registry_service.h"
 #include "router/admin/routing_service.h"
@@ -224,12 +225,23 @@ constexpr size_t kMaxCalibrationBytes = size_t{256} << 20;
 // Learning that a killed router loses, at most.
 constexpr absl::Duration kSaveInterval = absl::Seconds(30);
 
+// What each model's chat template was found to do. A template that cannot be used refuses chats only.
+void LogTemplates(const std::vector<ServedModel>& models) {
+  for (const ServedModel& model : models) {
+    const absl::Status& problem = model.chat_traits.problem;
+    const LogLevel level =
+        problem.ok() || absl::IsNotFound(problem) ? LogLevel::kInfo : LogLevel::kWarning;
+    Log(level, "chat template", {{"model", model.name}, {"found", DescribeTraits(model.chat_traits)}});
+  }
+}
+
 absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security& security,
                    ShutdownSignals& signals) {
   if (!config.plain_tokens.empty()) {
     LogWarning("the configuration has tokens in the clear; `tandem hash-token` hashes them",
                {{"tenants", config.plain_tokens}});
   }
+  LogTemplates(config.models);
   const SystemClock clock;
   // For seeds and request ids.
   const std::function<uint64_t()> draw = SystemRandomBits();
@@ -498,6 +510,8 @@ int Main(int argc, char** argv) {
   }
   if (flags.check_config()) {
     const std::shared_ptr<const RoutingSnapshot> routing = config->routing->snapshot();
+    for (const ServedModel& model : config->models)
+      std::cout << "model " << model.name << ": " << DescribeTraits(model.chat_traits) << "\n";
     std::cout << options.config << " is good: " << routing->table().models.size() << " models, "
               << routing->table().drafters.size() << " drafters, " << routing->table().tenants.size()
               << " tenants\n";

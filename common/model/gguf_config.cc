@@ -30,8 +30,8 @@ constexpr GgufKeyField kKeys[] = {{"embedding_length", "hidden_size"},
                                   {"attention.key_length", "head_dim"},
                                   {"context_length", "max_position_embeddings"},
                                   {"rope.freq_base", "rope_theta"}};
-constexpr absl::string_view kRequiredKeys[] = {"embedding_length", "block_count", "attention.head_count",
-                                               "context_length"};
+constexpr absl::string_view kRequiredKeys[] = {"context_length", "embedding_length", "block_count",
+                                               "attention.head_count"};
 constexpr char kRmsEpsilonKey[] = "attention.layer_norm_rms_epsilon";
 constexpr char kLayerEpsilonKey[] = "attention.layer_norm_epsilon";
 // What would change the result, where the architecture's table does not read it.

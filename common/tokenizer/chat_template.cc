@@ -2,11 +2,13 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/jinja/jinja_interpreter.h"
 #include "common/tokenizer/jinja/python_text.h"
@@ -76,6 +78,8 @@ absl::StatusOr<JinjaValue> FunctionValue(JinjaValue::Members function, JinjaValu
 
 // The target may have written no JSON, or no object; then the text itself is used.
 absl::StatusOr<JinjaValue> ArgumentsOf(const ChatToolCall& call, const ChatTemplateOptions& options) {
+  if (options.spelling.arguments_as_text)
+    return JinjaValue::String(call.arguments.empty() ? "{}" : Seen(call.arguments, options));
   if (call.arguments.empty()) return JinjaValue::Dict({});
   const absl::StatusOr<JsonView> view = JsonView::Parse(call.arguments, "arguments");
   if (!view.ok() || !view->value().is_object()) return JinjaValue::String(Seen(call.arguments, options));
@@ -99,8 +103,10 @@ absl::StatusOr<JinjaValue> CallList(const ChatMessage& message, const ChatTempla
 }
 
 absl::Status CheckUtf8(const ChatMessage& message, size_t index) {
-  std::vector<const std::string*> texts = {&message.role, &message.content, &message.tool_call_id,
-                                           &message.name, &message.reasoning};
+  std::vector<const std::string*> texts = {&message.role, &message.tool_call_id, &message.name,
+                                           &message.reasoning};
+  if (message.content.has_value()) texts.push_back(&*message.content);
+  for (const std::string& part : message.parts) texts.push_back(&part);
   for (const ChatToolCall& call : message.tool_calls)
     texts.insert(texts.end(), {&call.id, &call.name, &call.arguments});
   for (const std::string* text : texts) {
@@ -110,6 +116,38 @@ absl::Status CheckUtf8(const ChatMessage& message, size_t index) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<JinjaValue> PartList(const std::vector<std::string>& parts,
+                                    const ChatTemplateOptions& options) {
+  JinjaValue::Items items;
+  for (const std::string& part : parts) {
+    TANDEM_ASSIGN_OR_RETURN(
+        JinjaValue item,
+        JinjaValue::Dict({{JinjaValue::String("type"), JinjaValue::String("text")},
+                          {JinjaValue::String("text"), JinjaValue::String(Seen(part, options))}}));
+    items.push_back(std::move(item));
+  }
+  return JinjaValue::List(std::move(items));
+}
+
+// The content as the template expects it; nullopt for a message without that member. `tag` is put behind it.
+absl::StatusOr<std::optional<JinjaValue>> ContentValue(const ChatMessage& message, absl::string_view tag,
+                                                       const ChatTemplateOptions& options) {
+  const ChatSpelling& spelling = options.spelling;
+  std::vector<std::string> parts = message.parts;
+  if (parts.empty()) parts.push_back(message.content.value_or(""));
+  parts.back().append(tag.data(), tag.size());
+  const bool is_blank = parts.size() == 1 && parts[0].empty();
+  const bool is_given = message.content.has_value() || !message.parts.empty();
+  ChatSpelling::Blank blank = ChatSpelling::Blank::kEmpty;
+  if (is_blank && !message.tool_calls.empty())
+    blank = is_given ? spelling.empty_content : spelling.no_content;
+  if (blank == ChatSpelling::Blank::kAbsent) return std::nullopt;
+  if (blank == ChatSpelling::Blank::kNone) return JinjaValue();
+  if (spelling.text_as_parts || (spelling.takes_parts && !message.parts.empty()))
+    return PartList(parts, options);
+  return JinjaValue::String(Seen(absl::StrJoin(parts, "\n"), options));
+}
+
 absl::StatusOr<JinjaValue> MessageList(absl::Span<const ChatMessage> messages,
                                        const ChatTemplateOptions& options) {
   JinjaValue::Items items;
@@ -117,13 +155,12 @@ absl::StatusOr<JinjaValue> MessageList(absl::Span<const ChatMessage> messages,
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
     TANDEM_RETURN_IF_ERROR(CheckUtf8(message, i));
-    const bool only_calls = message.content.empty() && !message.tool_calls.empty();
-    std::string content = Seen(message.content, options);
-    if (options.continue_final_message && i + 1 == messages.size()) absl::StrAppend(&content, kContinueTag);
-    JinjaValue::Members members = {
-        {JinjaValue::String("role"), JinjaValue::String(message.role)},
-        {JinjaValue::String("content"), only_calls ? JinjaValue() : JinjaValue::String(std::move(content))}};
-    AddText("reasoning_content", message.reasoning, options, members);
+    const bool continued = options.continue_final_message && i + 1 == messages.size();
+    JinjaValue::Members members = {{JinjaValue::String("role"), JinjaValue::String(message.role)}};
+    TANDEM_ASSIGN_OR_RETURN(std::optional<JinjaValue> content,
+                            ContentValue(message, continued ? kContinueTag : "", options));
+    if (content.has_value()) members.emplace_back(JinjaValue::String("content"), *std::move(content));
+    AddText(options.spelling.reasoning_name.c_str(), message.reasoning, options, members);
     if (!message.tool_calls.empty()) {
       TANDEM_ASSIGN_OR_RETURN(JinjaValue calls, CallList(message, options));
       members.emplace_back(JinjaValue::String("tool_calls"), std::move(calls));
@@ -216,6 +253,11 @@ absl::StatusOr<std::string> ChatTemplate::Render(absl::Span<const ChatMessage> m
   // transformers always passes these, as None when the caller has none.
   TANDEM_ASSIGN_OR_RETURN(variables["tools"], ToolList(options));
   variables["documents"] = JinjaValue();
+  if (!options.documents.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(variables["documents"], ParsedJson(options.documents, "documents", options));
+    if (variables["documents"].AsItems() == nullptr)
+      return absl::InvalidArgumentError("documents: expected a list");
+  }
   for (const auto& [name, value] : options.variables) variables[name] = VariableValue(value);
   TANDEM_RETURN_IF_ERROR(AddJsonVariables(options, &variables));
 

@@ -26,7 +26,9 @@ struct ChatToolCall {
 
 struct ChatMessage {
   std::string role = {};  // "system", "user", "assistant", "tool"
-  std::string content = {};
+  // Absent: none was given, which is another thing than an empty one where the message makes calls.
+  std::optional<std::string> content = {};
+  std::vector<std::string> parts = {};  // The content in pieces, in place of `content`.
   std::vector<ChatToolCall> tool_calls = {};
   std::string tool_call_id = {};
   std::string name = {};
@@ -40,6 +42,28 @@ struct ChatTool {
   std::string parameters = {};  // JSON schema as JSON text. Empty: of an object without members.
 };
 
+// How a template expects the parts of a message that OpenAI's API leaves open. The defaults are what
+// transformers passes; TryTemplate (template_trials.h) finds what else a template needs.
+struct ChatSpelling {
+  // A content that is not there, or has no text.
+  enum class Blank { kNone, kEmpty, kAbsent };
+
+  // The arguments of a call are their JSON text, not an object.
+  bool arguments_as_text = false;
+  // What a message has that makes calls and has no content.
+  Blank no_content = Blank::kNone;
+  // Likewise where its content is empty.
+  Blank empty_content = Blank::kEmpty;
+  // A content that is a text becomes a list of one part.
+  bool text_as_parts = false;
+  // A content of several parts stays a list. Otherwise it is one text, the parts on lines of their own.
+  bool takes_parts = false;
+  // The member with the assistant's reasoning.
+  std::string reasoning_name = "reasoning_content";
+
+  bool operator==(const ChatSpelling&) const = default;
+};
+
 struct ChatTemplateOptions {
   using Variable = std::variant<bool, int64_t, std::string>;
 
@@ -49,6 +73,9 @@ struct ChatTemplateOptions {
   bool continue_final_message = false;
   // Functions, which the template gets as `tools`.
   std::vector<ChatTool> tools = {};
+  // Documents, which the template gets as `documents`: a JSON list. Empty: none.
+  std::string documents = {};
+  ChatSpelling spelling = {};
   // The time of strftime_now(), in UTC. Without it that function does not exist, and templates use a fixed
   // date, so that a conversation is always rendered in the same way.
   std::optional<absl::Time> now;
@@ -71,8 +98,8 @@ struct ChatTemplateOptions {
 //   tools     [{"type": "function", "function": {"name", "description", "parameters"}}], or none
 //   messages  "role", "content"; if given, "tool_calls", "tool_call_id", "name" and "reasoning_content".
 //             A call is {"id", "type": "function", "function": {"name", "arguments"}}. Its arguments are an
-//             object, or text if they are not a JSON object. The content of a message with only calls is
-//             none.
+//             object, or text if they are not a JSON object. ChatSpelling says what else they can be.
+//   documents the list that the caller gave, or none
 class ChatTemplate {
  public:
   // InvalidArgument or Unimplemented, with the line that cannot be used.

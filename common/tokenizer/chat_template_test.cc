@@ -35,12 +35,13 @@ std::string TextOf(const nlohmann::ordered_json& json, const char* name) {
 
 // A message of the golden file: role and content, or as transformers has it.
 ChatMessage MessageOf(const nlohmann::ordered_json& json) {
-  if (json.is_array()) return {.role = json[0], .content = json[1]};
+  if (json.is_array()) return {.role = json[0], .content = json[1].get<std::string>()};
   ChatMessage message = {.role = TextOf(json, "role"),
-                         .content = TextOf(json, "content"),
                          .tool_call_id = TextOf(json, "tool_call_id"),
                          .name = TextOf(json, "name"),
                          .reasoning = TextOf(json, "reasoning_content")};
+  if (const auto content = json.find("content"); content != json.end() && content->is_string())
+    message.content = content->get<std::string>();
   if (!json.contains("tool_calls")) return message;
   for (const nlohmann::ordered_json& call : json["tool_calls"]) {
     message.tool_calls.push_back({.id = TextOf(call, "id"),

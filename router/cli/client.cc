@@ -61,6 +61,8 @@ absl::Status CheckTexts(const v1::GenerateRequest& request) {
   for (const v1::ChatMessage& message : request.chat().messages()) {
     TANDEM_RETURN_IF_ERROR(CheckUtf8("role", message.role()));
     TANDEM_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("message of the ", message.role()), message.content()));
+    for (const std::string& part : message.content_parts())
+      TANDEM_RETURN_IF_ERROR(CheckUtf8(absl::StrCat("message of the ", message.role()), part));
   }
   for (const std::string& stop : request.stopping().stop()) TANDEM_RETURN_IF_ERROR(CheckUtf8("--stop", stop));
   return absl::OkStatus();

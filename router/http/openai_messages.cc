@@ -1,5 +1,6 @@
 #include "router/http/openai_messages.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -30,9 +31,7 @@ absl::Status ReadMessage(const Json& json, const JsonFields& outer, const std::s
     if (auto reasoning = fields.Text(name)) message.set_reasoning(*std::move(reasoning));
   }
   if (const Json* const content = fields.Find("content")) {
-    absl::StatusOr<std::string> text = ContentOf(*content, fields, path + "content");
-    fields.Update(text.status());
-    if (text.ok()) message.set_content(*std::move(text));
+    fields.Update(ReadContent(*content, fields, path + "content", message));
   } else if (message.role() != "assistant") {
     fields.Missing("content");
   }
@@ -78,15 +77,19 @@ void ReadTemplateFields(JsonFields& fields, v1::ChatPrompt& chat, OrderedJson& v
   }
   if (const auto effort = ReadReasoningEffort(fields, "reasoning_effort")) set("reasoning_effort", *effort);
   if (const auto thinks = fields.Flag("enable_thinking")) set("enable_thinking", *thinks);
-  if (const Json* const documents = fields.Find("documents")) {
-    if (!documents->is_array()) return fields.FailType("documents", *documents, "a list of objects");
-    for (size_t i = 0; i < documents->size(); ++i) {
-      if (!(*documents)[i].is_object())
-        return fields.FailType(absl::StrCat("documents[", i, "]"), (*documents)[i], "an object");
-    }
-    if (!documents->empty()) set("documents", OrderedJson(*documents));
-  }
   fields.Refuse("add_special_tokens", "expected false: the chat template adds them");
+}
+
+// vLLM's field: a list of objects.
+void ReadDocuments(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) {
+  const Json* const given = fields.Find("documents");
+  if (given == nullptr) return;
+  if (!given->is_array()) return fields.FailType("documents", *given, "a list of objects");
+  for (size_t i = 0; i < given->size(); ++i) {
+    if (!(*given)[i].is_object())
+      return fields.FailType(absl::StrCat("documents[", i, "]"), (*given)[i], "an object");
+  }
+  if (!given->empty()) chat.set_documents(Ordered(body, "documents").dump());
 }
 
 }  // namespace
@@ -101,25 +104,37 @@ std::optional<std::string> ReadReasoningEffort(JsonFields& fields, absl::string_
 }
 
 absl::StatusOr<std::string> ContentOf(const Json& content, const JsonFields& outer, const std::string& path) {
-  if (content.is_string()) return content.get<std::string>();
+  v1::ChatMessage message;
+  TANDEM_RETURN_IF_ERROR(ReadContent(content, outer, path, message));
+  std::string text = message.content();
+  for (const std::string& part : message.content_parts()) text += part;
+  return text;
+}
+
+absl::Status ReadContent(const Json& content, const JsonFields& outer, const std::string& path,
+                         v1::ChatMessage& message) {
+  if (content.is_string()) {
+    message.set_content(content.get<std::string>());
+    return absl::OkStatus();
+  }
   if (!content.is_array()) {
     return WithReason(
         absl::InvalidArgumentError(absl::StrCat(path, ": expected a string or a list of parts")),
         kInvalidType);
   }
-  std::string text;
+  if (content.empty()) message.set_content("");
   for (size_t i = 0; i < content.size(); ++i) {
     JsonFields part(content[i], outer, absl::StrCat(path, "[", i, "]."));
     const std::optional<std::string> type = part.Text("type");
     if (type.has_value() && *type != "text" && *type != "input_text" && *type != "output_text")
       part.Fail("type", absl::StrCat("found \"", PrintableText(*type), "\", expected \"text\""));
-    const std::optional<std::string> piece = part.Text("text");
+    std::optional<std::string> piece = part.Text("text");
     if (!piece.has_value()) part.Missing("text");
     for (const char* name : {"annotations", "logprobs"}) part.Ignore(name);  // Of parts that we sent.
     TANDEM_RETURN_IF_ERROR(part.Finish());
-    text += *piece;
+    message.add_content_parts(*std::move(piece));
   }
-  return text;
+  return absl::OkStatus();
 }
 
 void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat) {
@@ -156,6 +171,7 @@ void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, v1:
     fields.Missing("messages");
   }
   ReadToolFields(body, fields, names, chat);
+  ReadDocuments(body, fields, chat);
   chat.set_parse_output(true);
   fields.Refuse("functions", "not supported; expected tools", Json::array());
   fields.Refuse("function_call", "not supported; expected tool_choice", "none");

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "router/http/field_names.h"
@@ -26,8 +27,12 @@ OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields);
 // How much the target is to reason, for the template.
 std::optional<std::string> ReadReasoningEffort(JsonFields& fields, absl::string_view name);
 
-// A message's content: text, or a list of text parts. `path`: its name in errors. `outer`: of the object that
-// it is in.
+// Reads a message's content, a text or a list of text parts, as the client spelled it. `path`: its name in
+// errors. `outer`: of the object that it is in.
+absl::Status ReadContent(const Json& content, const JsonFields& outer, const std::string& path,
+                         v1::ChatMessage& message);
+
+// The same as one text.
 absl::StatusOr<std::string> ContentOf(const Json& content, const JsonFields& outer, const std::string& path);
 
 // Takes down fields that nobody knows, for readers that are not JsonFields; empty if they are refused.

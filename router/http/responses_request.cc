@@ -93,12 +93,14 @@ class InputReader {
     return item.Finish();
   }
 
+  static bool HasContent(const v1::ChatMessage& message) {
+    return message.has_content() || !message.content_parts().empty();
+  }
+
   void SetContent(JsonFields& item, const char* name, const std::string& path, v1::ChatMessage& message) {
     const Json* const content = item.Find(name);
     if (content == nullptr) return item.Missing(name);
-    absl::StatusOr<std::string> text = ContentOf(*content, item, path + name);
-    item.Update(text.status());
-    if (text.ok()) message.set_content(*std::move(text));
+    item.Update(ReadContent(*content, item, path + name, message));
   }
 
   void ReadMessage(JsonFields& item, const std::string& path) {
@@ -106,7 +108,7 @@ class InputReader {
     if (role.empty()) item.Missing("role");
     item.Ignore("phase");
     // Behind reasoning or beside calls it is the same message; a second text is another one.
-    if (role == "assistant" && in_turn_ && chat_.messages().rbegin()->content().empty())
+    if (role == "assistant" && in_turn_ && !HasContent(*chat_.messages().rbegin()))
       return SetContent(item, "content", path, Assistant());
     in_turn_ = false;
     if (role == "assistant") return SetContent(item, "content", path, Assistant());

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/base/hash.h"
 #include "router/models/tool_choice.h"
@@ -16,7 +17,9 @@ constexpr size_t kShortIdLetters = 9;
 // What of the last message, which is continued, is reasoning that is not over.
 bool ContinuesReasoning(const v1::ChatPrompt& chat) {
   if (!chat.continue_final_message() || chat.messages().empty()) return false;
-  const absl::string_view content = chat.messages().rbegin()->content();
+  const v1::ChatMessage& last = *chat.messages().rbegin();
+  const std::string content =
+      last.content_parts().empty() ? last.content() : absl::StrJoin(last.content_parts(), "\n");
   const size_t begin = content.rfind(kReasoningBegin);
   const size_t end = content.rfind(kReasoningEnd);
   return begin != absl::string_view::npos && (end == absl::string_view::npos || end < begin);

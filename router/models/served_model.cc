@@ -16,8 +16,10 @@
 #include "common/model/gguf_config.h"
 #include "common/tokenizer/chat_template.h"
 #include "common/tokenizer/streaming_decoder.h"
+#include "common/tokenizer/template_trials.h"
 #include "common/tokenizer/tokenizer.h"
 #include "router/models/tool_choice.h"
+#include "router/models/tool_layout.h"
 
 namespace tandem::router {
 namespace {
@@ -26,10 +28,11 @@ constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 ChatMessage MessageOf(const v1::ChatMessage& proto) {
   ChatMessage message{.role = proto.role(),
-                      .content = proto.content(),
+                      .parts = {proto.content_parts().begin(), proto.content_parts().end()},
                       .tool_call_id = proto.tool_call_id(),
                       .name = proto.name(),
                       .reasoning = proto.reasoning()};
+  if (proto.has_content()) message.content = proto.content();
   for (const v1::ToolCall& call : proto.tool_calls())
     message.tool_calls.push_back({call.id(), call.name(), call.arguments()});
   return message;
@@ -44,7 +47,10 @@ bool IsAnySpecial(absl::Span<const absl::string_view> texts, const Tokenizer& to
 
 class TokenizerEncoder final : public PromptEncoder {
  public:
-  explicit TokenizerEncoder(std::shared_ptr<const Tokenizer> tokenizer) : tokenizer_(std::move(tokenizer)) {}
+  // `format`: that of calls in texts.
+  TokenizerEncoder(std::shared_ptr<const Tokenizer> tokenizer, TemplateTraits traits,
+                   const OutputFormat& format)
+      : tokenizer_(std::move(tokenizer)), traits_(std::move(traits)), format_(format) {}
 
   absl::StatusOr<TokenIds> EncodeText(absl::string_view text, size_t max_tokens, bool plain) const override {
     return tokenizer_->Encode(
@@ -57,11 +63,14 @@ class TokenizerEncoder final : public PromptEncoder {
     ChatTemplateOptions options;
     options.now = absl::Now();
     options.json_variables = chat.template_variables();
+    options.documents = chat.documents();
+    options.spelling = traits_.spelling;
     options.continue_final_message = chat.continue_final_message();
     if (chat.tool_choice().mode() != v1::ToolChoice::MODE_NONE) {
       for (const v1::Tool& tool : chat.tools())
         options.tools.push_back({tool.name(), tool.description(), tool.parameters()});
     }
+    LayOutInTexts(traits_, format_, messages, options);
     TANDEM_ASSIGN_OR_RETURN(
         TokenIds tokens, tokenizer_->EncodeChat(messages, options, chat.parse_special_tokens(), max_tokens));
     // A call that the target is made to make comes at once: the prompt closes what its template has opened.
@@ -97,6 +106,8 @@ class TokenizerEncoder final : public PromptEncoder {
 
  private:
   const std::shared_ptr<const Tokenizer> tokenizer_;
+  const TemplateTraits traits_;
+  const OutputFormat format_;
 };
 
 }  // namespace
@@ -163,13 +174,17 @@ absl::StatusOr<ServedModel> LoadServedModel(const std::string& name, const std::
     }
     model.output_format = *named;
   }
-  model.lays_out_tools = absl::StrContains(chat_template, "tools");
+  model.chat_traits = TryTemplate(
+      [&tokenizer](absl::Span<const ChatMessage> messages, const ChatTemplateOptions& options) {
+        return tokenizer->ApplyChatTemplate(messages, options);
+      },
+      chat_template);
   if (model.output_format.calls != CallSyntax::kNone) {
     model.has_special_call_marks = IsAnySpecial({FrameOfCall(model.output_format, "f").trigger}, *tokenizer);
   }
   model.has_special_reasoning_marks =
       model.output_format.reasons && IsAnySpecial({kReasoningBegin, kReasoningEnd}, *tokenizer);
-  model.encoder = std::make_shared<TokenizerEncoder>(std::move(tokenizer));
+  model.encoder = std::make_shared<TokenizerEncoder>(std::move(tokenizer), model.chat_traits, model.output_format);
   return model;
 }
 

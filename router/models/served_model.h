@@ -11,6 +11,7 @@
 #include "common/base/token.h"
 #include "common/chat/output_format.h"
 #include "common/model/config/model_config.h"
+#include "common/tokenizer/template_trials.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
@@ -55,7 +56,7 @@ struct ServedModel {
   GenerationDefaults defaults;
   std::shared_ptr<const PromptEncoder> encoder;
   OutputFormat output_format;
-  bool lays_out_tools = false;  // The chat template supports tools.
+  TemplateTraits chat_traits;
   // Whether the mark of calls or of reasoning is a special token, which has no text.
   bool has_special_call_marks = false;
   bool has_special_reasoning_marks = false;

@@ -66,7 +66,7 @@ TEST(ServedModelTest, TextOfMessagesIsNeverASpecialToken) {
 
 TEST(ServedModelTest, FormatsAreFoundOrNamed) {
   EXPECT_EQ(LoadServedModel("demo", kDemoModel)->output_format, OutputFormat{});
-  EXPECT_FALSE(LoadServedModel("demo", kDemoModel)->lays_out_tools);
+  EXPECT_FALSE(LoadServedModel("demo", kDemoModel)->chat_traits.takes_tools);
   const absl::StatusOr<ServedModel> named = LoadServedModel("demo", kDemoModel, "hermes+think");
   ASSERT_TRUE(named.ok()) << named.status();
   EXPECT_EQ(named->output_format, (OutputFormat{.calls = CallSyntax::kHermes, .reasons = true}));

@@ -116,10 +116,9 @@ absl::StatusOr<std::optional<v1::Constraint>> ConstraintOfTools(const v1::ChatPr
   for (int i = 0; i < chat.tools_size(); ++i) TANDEM_RETURN_IF_ERROR(CheckParameters(chat.tools(i), i));
   if (!OffersTools(chat)) return std::nullopt;
   const bool forced = IsForced(chat.tool_choice());
-  if (!forced && !model.lays_out_tools) {
+  if (!model.chat_traits.takes_tools && model.output_format.calls == CallSyntax::kNone) {
     return absl::FailedPreconditionError(
-        "chat.tools: the model's chat template does not support tools; expected tool_choice REQUIRED or a "
-        "name");
+        "chat.tools: the model's chat template does not support tools, and its output format has no calls");
   }
   if (!forced && !HoldsCalls(chat)) return std::nullopt;
   if (model.output_format.calls == CallSyntax::kNone) {

@@ -138,10 +138,13 @@ TEST(ToolChoiceTest, RefusesWhatTheModelCannotDo) {
   model.has_special_call_marks = true;
   EXPECT_TRUE(ConstraintOfTools(strict, model).ok());
   EXPECT_TRUE(ConstraintOfTools(forced, model).ok());
-  model.lays_out_tools = false;
-  EXPECT_TRUE(
-      absl::IsFailedPrecondition(ConstraintOfTools(ChatOf(R"pb(tools { name: "f" })pb"), model).status()));
+  // Tools that the template does not lay out are laid out in text, where the output format has calls.
+  const v1::ChatPrompt free = ChatOf(R"pb(tools { name: "f" })pb");
+  model.chat_traits.takes_tools = false;
+  EXPECT_TRUE(ConstraintOfTools(free, model).ok());
   EXPECT_TRUE(ConstraintOfTools(forced, model).ok());
+  model.output_format.calls = CallSyntax::kNone;
+  EXPECT_TRUE(absl::IsFailedPrecondition(ConstraintOfTools(free, model).status()));
 }
 
 TEST(ToolChoiceTest, TellsVerifiersErrorsInTheRequestsWords) {

@@ -37,9 +37,11 @@ absl::Status ValidateChat(const v1::ChatPrompt& chat, bool constrained) {
   for (int i = 0; i < chat.messages_size(); ++i) {
     const v1::ChatMessage& message = chat.messages(i);
     if (message.role().empty()) return Invalid("chat.messages[", i, "].role: empty");
+    if (message.has_content() && !message.content_parts().empty())
+      return Invalid("chat.messages[", i, "].content_parts: set beside content, expected one of them");
     bytes += message.ByteSizeLong();
   }
-  bytes += chat.template_variables().size();
+  bytes += chat.template_variables().size() + chat.documents().size();
   for (const v1::Tool& tool : chat.tools()) bytes += tool.ByteSizeLong();
   if (bytes > kMaxPromptBytes) {
     return Invalid("chat.messages: ", bytes, " bytes in all, tools included, expected at most ",

@@ -27,6 +27,7 @@ class LetterEncoder final : public PromptEncoder {
       }
       tokens.push_back(2);
       Append(message.content(), tokens);
+      for (const std::string& part : message.content_parts()) Append(part, tokens);
     }
     tokens.push_back(3);
     return Within(max_tokens, std::move(tokens));
@@ -83,7 +84,7 @@ ServedModel LetterModel() {
           .vocabulary_fingerprint = 0x1e77e2,
           .encoder = std::make_shared<LetterEncoder>(),
           .output_format = {.calls = CallSyntax::kMistral, .reasons = true},
-          .lays_out_tools = true};
+          .chat_traits = {.takes_tools = true}};
 }
 
 }  // namespace tandem::router::testing

@@ -19,12 +19,17 @@ std::string MemberText(const nlohmann::ordered_json& json, const char* name) {
 // As in the tests' golden.json: [role, content], or as transformers has it.
 ChatMessage ReadMessage(const nlohmann::ordered_json& json) {
   if (json.is_array() && json.size() == 2 && json[0].is_string() && json[1].is_string())
-    return {.role = json[0], .content = json[1]};
+    return {.role = json[0], .content = json[1].get<std::string>()};
   ChatMessage message = {.role = MemberText(json, "role"),
-                         .content = MemberText(json, "content"),
                          .tool_call_id = MemberText(json, "tool_call_id"),
                          .name = MemberText(json, "name"),
                          .reasoning = MemberText(json, "reasoning_content")};
+  if (json.is_object() && json.contains("content") && json["content"].is_array()) {
+    for (const nlohmann::ordered_json& part : json["content"])
+      message.parts.push_back(MemberText(part, "text"));
+  } else if (!json.is_object() || !json.contains("content") || !json["content"].is_null()) {
+    message.content = MemberText(json, "content");
+  }
   if (!json.is_object() || !json.contains("tool_calls")) return message;
   for (const nlohmann::ordered_json& call : json["tool_calls"]) {
     const auto function = call.is_object() && call.contains("function") ? call["function"] : call;
@@ -49,6 +54,9 @@ bool RunChatTemplate(absl::string_view input) {
     options.continue_final_message = given.contains("continue") && given["continue"] == true;
     if (given.contains("thinking")) options.variables["enable_thinking"] = given["thinking"] == true;
     options.json_variables = MemberText(given, "variables");
+    options.documents = MemberText(given, "documents");
+    options.spelling.arguments_as_text = given.contains("text_arguments");
+    options.spelling.text_as_parts = given.contains("parts");
     if (given.contains("messages") && given["messages"].is_array()) {
       messages.clear();
       for (const nlohmann::ordered_json& message : given["messages"])

@@ -7,6 +7,7 @@
 #include "common/base/checked_math.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/jinja/jinja_interpreter.h"
+#include "common/tokenizer/jinja/python_format.h"
 
 namespace tandem {
 namespace {
@@ -90,12 +91,26 @@ Result Repeat(const JinjaValue& value, int64_t count, JinjaBudget& budget) {
       items.insert(items.end(), value.AsItems()->begin(), value.AsItems()->end());
     }
   }
+  if (value.IsMarkup()) return JinjaValue::Markup(std::move(repeated));
   if (text != nullptr) return JinjaValue::String(std::move(repeated));
-  return JinjaValue::List(std::move(items));
+  return JinjaValue::List(std::move(items), value.IsTuple() ? JinjaValue::kTuple : "");
 }
 
 bool IsSequence(const JinjaValue& value) {
-  return value.AsString() != nullptr || value.AsItems() != nullptr;
+  return value.AsString() != nullptr ||
+         (value.AsItems() != nullptr && (value.ListKind().empty() || value.IsTuple()));
+}
+
+// Two texts. If one of them is HTML, the other becomes that too.
+Result Join(const JinjaValue& left, const JinjaValue& right, JinjaBudget& budget) {
+  TANDEM_RETURN_IF_ERROR(budget.Bytes(left.AsString()->size() + right.AsString()->size()));
+  if (!left.IsMarkup() && !right.IsMarkup()) return JinjaValue::String(*left.AsString() + *right.AsString());
+  const auto html = [](const JinjaValue& text) {
+    return text.IsMarkup() ? *text.AsString() : JinjaEscaped(*text.AsString());
+  };
+  std::string joined = html(left) + html(right);
+  TANDEM_RETURN_IF_ERROR(budget.Bytes(joined.size()));
+  return JinjaValue::Markup(std::move(joined));
 }
 
 }  // namespace
@@ -115,20 +130,19 @@ Result JinjaArithmetic(absl::string_view op, const JinjaValue& left, const Jinja
   }
   if (IntegerOf(left) && IntegerOf(right)) return IntegerArithmetic(op, *IntegerOf(left), *IntegerOf(right));
   if (NumberOf(left) && NumberOf(right)) return FloatArithmetic(op, *NumberOf(left), *NumberOf(right));
-  if (op == "+" && left.AsString() != nullptr && right.AsString() != nullptr) {
-    TANDEM_RETURN_IF_ERROR(budget.Bytes(left.AsString()->size() + right.AsString()->size()));
-    return JinjaValue::String(*left.AsString() + *right.AsString());
-  }
-  if (op == "+" && left.AsItems() != nullptr && right.AsItems() != nullptr) {
+  if (op == "+" && left.AsString() != nullptr && right.AsString() != nullptr) return Join(left, right, budget);
+  if (op == "+" && left.AsItems() != nullptr && right.AsItems() != nullptr &&
+      left.IsTuple() == right.IsTuple() && left.ListKind().empty() == right.ListKind().empty()) {
     JinjaValue::Items items = *left.AsItems();
     items.insert(items.end(), right.AsItems()->begin(), right.AsItems()->end());
     TANDEM_RETURN_IF_ERROR(budget.Bytes(items.size() * sizeof(JinjaValue)));
-    return JinjaValue::List(std::move(items));
+    return JinjaValue::List(std::move(items), left.IsTuple() ? JinjaValue::kTuple : "");
   }
   if (op == "*" && IsSequence(left) && IntegerOf(right)) return Repeat(left, *IntegerOf(right), budget);
   if (op == "*" && IntegerOf(left) && IsSequence(right)) return Repeat(right, *IntegerOf(left), budget);
   if (op == "%" && left.AsString() != nullptr) {
-    return absl::UnimplementedError("formatting with % is not supported");
+    TANDEM_ASSIGN_OR_RETURN(std::string text, PythonPercentFormat(*left.AsString(), right, budget));
+    return left.IsMarkup() ? JinjaValue::Markup(std::move(text)) : JinjaValue::String(std::move(text));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("cannot apply '", op, "' to ", left.TypeName(), " and ", right.TypeName()));

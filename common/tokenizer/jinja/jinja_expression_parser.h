@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/jinja/jinja_catalog.h"
 #include "common/tokenizer/jinja/jinja_lexer.h"
 #include "common/tokenizer/jinja/jinja_syntax.h"
 
@@ -105,16 +106,22 @@ class JinjaExpressionParser {
     return Finish(std::move(node));
   }
 
-  // One expression, or several with commas between them, which make a list.
-  ParsedExpression ParseTuple() {
-    TANDEM_ASSIGN_OR_RETURN(JinjaExpressionPtr first, ParseExpression());
+  absl::Status Unsupported(absl::string_view what) const {
+    return absl::UnimplementedError(absl::StrCat("line ", Current().line, ": ", what, " is not supported"));
+  }
+
+  // One expression, or several with commas between them, which make a tuple. Without conditional expressions,
+  // an "if" belongs to what stands around them.
+  ParsedExpression ParseTuple(bool with_conditions = true) {
+    const auto parse_item = [&] { return with_conditions ? ParseExpression() : ParseOr(); };
+    TANDEM_ASSIGN_OR_RETURN(JinjaExpressionPtr first, parse_item());
     if (!IsOperator(",")) return first;
     std::unique_ptr<Expression> node = MakeExpression(Expression::Kind::kList, JinjaValue::kTuple);
     node->operands.push_back(std::move(first));
     while (TakeOperator(",")) {
       const Kind kind = Current().kind;
       if (kind == Kind::kBlockEnd || kind == Kind::kOutputEnd || IsOperator(")")) break;
-      TANDEM_ASSIGN_OR_RETURN(JinjaExpressionPtr item, ParseExpression());
+      TANDEM_ASSIGN_OR_RETURN(JinjaExpressionPtr item, parse_item());
       node->operands.push_back(std::move(item));
     }
     return Finish(std::move(node));
@@ -295,6 +302,11 @@ class JinjaExpressionParser {
     if (name == "true" || name == "True") return MakeConstant(JinjaValue::Bool(true));
     if (name == "false" || name == "False") return MakeConstant(JinjaValue::Bool(false));
     if (name == "none" || name == "None") return MakeConstant(JinjaValue());
+    for (JinjaMacro* macro : open_macros_) {
+      macro->uses_caller = macro->uses_caller || name == "caller";
+      macro->uses_varargs = macro->uses_varargs || name == "varargs";
+      macro->uses_kwargs = macro->uses_kwargs || name == "kwargs";
+    }
     return JinjaExpressionPtr(std::move(node));
   }
 
@@ -352,6 +364,7 @@ class JinjaExpressionParser {
         TANDEM_ASSIGN_OR_RETURN(value, ParseSubscript(std::move(value)));
       } else if (TakeOperator("(")) {
         std::unique_ptr<Expression> node = MakeExpression(Expression::Kind::kCall);
+        TANDEM_RETURN_IF_ERROR(CheckCallee(*value));
         node->operands.push_back(std::move(value));
         TANDEM_RETURN_IF_ERROR(ParseArguments(*node));
         TANDEM_ASSIGN_OR_RETURN(value, Finish(std::move(node)));
@@ -386,9 +399,24 @@ class JinjaExpressionParser {
     return Finish(std::move(node));
   }
 
+  // What is called, where its name alone says that there is no such thing here.
+  absl::Status CheckCallee(const Expression& callee) const {
+    if (callee.kind == Expression::Kind::kName && IsUnsupportedJinjaFunction(callee.text))
+      return Unsupported(absl::StrCat("function '", callee.text, "'"));
+    if (callee.kind != Expression::Kind::kAttribute) return absl::OkStatus();
+    const Expression& owner = *callee.operands[0];
+    if (owner.kind == Expression::Kind::kName && owner.text == "self")
+      return Unsupported(absl::StrCat("function 'self.", callee.text, "'"));
+    if (IsUnsupportedPythonMethod(callee.text))
+      return Unsupported(absl::StrCat("method '", callee.text, "'"));
+    return absl::OkStatus();
+  }
+
   // From after "(" up to ")".
   absl::Status ParseArguments(Expression& node) {
     bool is_first = true;
+    bool has_named = false;  // Or a "*", behind which only those may come.
+    bool has_dict = false;
     while (!TakeOperator(")")) {
       if (!is_first) {
         TANDEM_RETURN_IF_ERROR(ExpectOperator(","));
@@ -396,11 +424,19 @@ class JinjaExpressionParser {
       }
       is_first = false;
       std::string name;
-      if (Current().kind == Kind::kName && Is(Next(), Kind::kOperator, "=")) {
+      if (has_dict) return Expected("')'");
+      if (IsOperator("*") || IsOperator("**")) {
         name = Current().text;
+        if (name == "*" && has_named) return Expected("a named argument");
+        has_named = true;
+        has_dict = name == "**";
+        Skip();
+      } else if (Current().kind == Kind::kName && Is(Next(), Kind::kOperator, "=")) {
+        name = Current().text;
+        has_named = true;
         Skip();
         Skip();
-      } else if (!node.arguments.empty() && !node.arguments.back().first.empty()) {
+      } else if (has_named) {
         return Expected("a named argument");
       }
       TANDEM_ASSIGN_OR_RETURN(JinjaExpressionPtr argument, ParseExpression());
@@ -409,11 +445,48 @@ class JinjaExpressionParser {
     return absl::OkStatus();
   }
 
+  // Whether a filter or a test takes these arguments, as far as it can be seen here.
+  absl::Status CheckArguments(const Expression& node, const JinjaSignature& signature,
+                              absl::string_view what) const {
+    size_t num_positional = 0;
+    std::vector<absl::string_view> named;
+    for (const auto& argument : node.arguments) {
+      if (argument.first == "*" || argument.first == "**") return absl::OkStatus();
+      if (argument.first.empty()) {
+        ++num_positional;
+      } else {
+        named.push_back(argument.first);
+      }
+    }
+    const absl::Status status =
+        CheckJinjaCall(signature, absl::StrCat(what, " '", node.text, "'"), num_positional, named);
+    return status.ok() ? status : Malformed(status.message());
+  }
+
+  // Filters that apply another filter or a test, which an argument names.
+  absl::Status CheckNamed(const Expression& node) const {
+    const bool is_map = node.text == "map";
+    const bool by_attribute = node.text == "selectattr" || node.text == "rejectattr";
+    if (!is_map && !by_attribute && node.text != "select" && node.text != "reject") return absl::OkStatus();
+    const size_t place = by_attribute ? 1 : 0;
+    if (node.arguments.size() <= place || !node.arguments[place].first.empty()) return absl::OkStatus();
+    const std::string* const name = node.arguments[place].second->constant.AsString();
+    if (node.arguments[place].second->kind != Expression::Kind::kConstant || name == nullptr)
+      return absl::OkStatus();
+    if (is_map && FindJinjaFilter(*name) == nullptr) return Unsupported(absl::StrCat("filter '", *name, "'"));
+    if (!is_map && FindJinjaTest(*name) == nullptr) return Unsupported(absl::StrCat("test '", *name, "'"));
+    return absl::OkStatus();
+  }
+
   ParsedExpression ParseFilter(JinjaExpressionPtr value) {
     std::unique_ptr<Expression> node = MakeExpression(Expression::Kind::kFilter, Current().text);
     TANDEM_RETURN_IF_ERROR(Expect(Kind::kName, "the name of a filter"));
     node->operands.push_back(std::move(value));
+    const JinjaSignature* const signature = FindJinjaFilter(node->text);
+    if (signature == nullptr) return Unsupported(absl::StrCat("filter '", node->text, "'"));
     if (TakeOperator("(")) TANDEM_RETURN_IF_ERROR(ParseArguments(*node));
+    TANDEM_RETURN_IF_ERROR(CheckArguments(*node, *signature, "filter"));
+    TANDEM_RETURN_IF_ERROR(CheckNamed(*node));
     return Finish(std::move(node));
   }
 
@@ -422,6 +495,8 @@ class JinjaExpressionParser {
     std::unique_ptr<Expression> node = MakeExpression(Expression::Kind::kTest, Current().text);
     TANDEM_RETURN_IF_ERROR(Expect(Kind::kName, "the name of a test"));
     node->operands.push_back(std::move(value));
+    const JinjaSignature* const signature = FindJinjaTest(node->text);
+    if (signature == nullptr) return Unsupported(absl::StrCat("test '", node->text, "'"));
     const Kind kind = Current().kind;
     const bool is_word = kind == Kind::kName && !IsName("else") && !IsName("or") && !IsName("and") &&
                          !IsName("is") && !IsName("if") && !IsName("in") && !IsName("not");
@@ -433,12 +508,16 @@ class JinjaExpressionParser {
       TANDEM_ASSIGN_OR_RETURN(argument, ParsePostfix(std::move(argument)));
       node->arguments.emplace_back("", std::move(argument));
     }
+    TANDEM_RETURN_IF_ERROR(CheckArguments(*node, *signature, "test"));
     TANDEM_ASSIGN_OR_RETURN(JinjaExpressionPtr test, Finish(std::move(node)));
     if (!negated) return test;
     std::unique_ptr<Expression> negation = MakeExpression(Expression::Kind::kUnary, "not");
     negation->operands.push_back(std::move(test));
     return Finish(std::move(negation));
   }
+
+  // The macros around what is parsed.
+  std::vector<JinjaMacro*> open_macros_;
 
  private:
   std::vector<JinjaToken> tokens_;

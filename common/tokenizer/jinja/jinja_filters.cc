@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
@@ -11,9 +13,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/checked_math.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/jinja/jinja_catalog.h"
+#include "common/tokenizer/jinja/jinja_interpreter.h"
 #include "common/tokenizer/jinja/jinja_lexer.h"
 #include "common/tokenizer/jinja/jinja_sequence_filters.h"
+#include "common/tokenizer/jinja/jinja_text_filters.h"
 #include "common/tokenizer/jinja/python_text.h"
 #include "common/tokenizer/unicode/unicode.h"
 
@@ -27,7 +33,7 @@ using Filter = JinjaFilter;
 template <typename Function>
 Result OnText(const JinjaValue& value, JinjaBudget& budget, Function function) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
-  return JinjaValue::String(std::string(function(text)));
+  return JinjaTextLike(value, std::string(function(text)));
 }
 
 // Jinja's own title case: words begin after white space, '-' and opening brackets.
@@ -53,7 +59,9 @@ std::string TitleFilter(absl::string_view text) {
 
 Result TrimFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(std::string text, JinjaToText(value, budget));
-  return CallJinjaMethod(JinjaValue::String(std::move(text)), "strip", arguments, budget);
+  JinjaArguments characters;
+  if (const JinjaValue* given = arguments.Find(0, "chars")) characters.positional.push_back(*given);
+  return CallJinjaMethod(JinjaTextLike(value, std::move(text)), "strip", characters, budget);
 }
 
 Result LengthFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget& budget) {
@@ -65,27 +73,6 @@ Result LengthFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget&
   if (value.AsDict() != nullptr) return JinjaValue::Int(static_cast<int64_t>(value.AsDict()->members.size()));
   if (value.IsUndefined()) return JinjaValue::Int(0);
   return absl::InvalidArgumentError(absl::StrCat(value.TypeName(), " has no length"));
-}
-
-Result ToJsonFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
-  int indent = -1;
-  // transformers' tojson takes (ensure_ascii, indent, separators, sort_keys).
-  for (const char* unsupported : {"separators", "sort_keys", "ensure_ascii"}) {
-    const JinjaValue* given = arguments.Find(arguments.positional.size(), unsupported);
-    if (given != nullptr && given->IsTrue()) {
-      return absl::UnimplementedError(absl::StrCat("tojson(", unsupported, "=...) is not supported"));
-    }
-  }
-  if (const JinjaValue* given = arguments.Find(1, "indent"); given != nullptr && !given->IsNone()) {
-    const int64_t* width = given->As<int64_t>();
-    if (width == nullptr || *width < 0 || *width > 16) {
-      return absl::InvalidArgumentError("tojson expects an indent between 0 and 16");
-    }
-    indent = static_cast<int>(*width);
-  }
-  TANDEM_ASSIGN_OR_RETURN(std::string json, JinjaToJson(value, indent, budget));
-  TANDEM_RETURN_IF_ERROR(budget.Bytes(json.size()));
-  return JinjaValue::String(std::move(json));
 }
 
 Result DefaultFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
@@ -119,7 +106,72 @@ Result JoinFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinj
 
 Result ReplaceFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(std::string text, JinjaToText(value, budget));
-  return CallJinjaMethod(JinjaValue::String(std::move(text)), "replace", arguments, budget);
+  JinjaArguments positional;
+  for (const auto& [index, name] : {std::pair<size_t, const char*>{0, "old"}, {1, "new"}}) {
+    TANDEM_ASSIGN_OR_RETURN(std::string part, JinjaToText(*arguments.Find(index, name), budget));
+    positional.positional.push_back(JinjaValue::String(std::move(part)));
+  }
+  if (const JinjaValue* count = arguments.Find(2, "count")) positional.positional.push_back(*count);
+  return CallJinjaMethod(JinjaValue::String(std::move(text)), "replace", positional, budget);
+}
+
+Result AttrFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string name, JinjaToText(*arguments.Find(0, "name"), budget));
+  // Members of a dict are items, not attributes.
+  if (value.AsDict() != nullptr && !HasJinjaMethod(value, name)) return JinjaValue::Undefined(name);
+  return JinjaAttribute(value, name, budget);
+}
+
+// Lists of so many items each.
+Result BatchFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
+  const int64_t* size = arguments.Find(0, "linecount")->As<int64_t>();
+  const JinjaValue* fill = arguments.Find(1, "fill_with");
+  if (size == nullptr) return absl::InvalidArgumentError("batch expects an integer");
+  JinjaValue::Items batches;
+  JinjaValue::Items batch;
+  const auto flush = [&]() -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue list, JinjaValue::List(std::exchange(batch, {})));
+    batches.push_back(std::move(list));
+    return absl::OkStatus();
+  };
+  for (const JinjaValue& item : items) {
+    if (static_cast<int64_t>(batch.size()) == *size) TANDEM_RETURN_IF_ERROR(flush());
+    batch.push_back(item);
+  }
+  if (!batch.empty()) {
+    if (fill != nullptr && !fill->IsNone()) {
+      const int64_t missing = std::max<int64_t>(*size - static_cast<int64_t>(batch.size()), 0);
+      TANDEM_RETURN_IF_ERROR(budget.Bytes(CheckedMultiply<size_t>(static_cast<size_t>(missing), sizeof(JinjaValue))
+                                              .value_or(std::numeric_limits<size_t>::max())));
+      batch.insert(batch.end(), static_cast<size_t>(missing), *fill);
+    }
+    TANDEM_RETURN_IF_ERROR(flush());
+  }
+  return JinjaValue::List(std::move(batches));
+}
+
+// So many lists, as even as can be.
+Result SliceFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
+  const int64_t* given = arguments.Find(0, "slices")->As<int64_t>();
+  const JinjaValue* fill = arguments.Find(1, "fill_with");
+  if (given == nullptr || *given == 0) return absl::InvalidArgumentError("slice expects a number of slices");
+  const auto count = static_cast<size_t>(std::max<int64_t>(*given, 0));
+  TANDEM_RETURN_IF_ERROR(budget.Bytes(
+      CheckedMultiply(count, sizeof(JinjaValue)).value_or(std::numeric_limits<size_t>::max())));
+  JinjaValue::Items slices;
+  auto next = items.begin();
+  for (size_t i = 0; i < count; ++i) {
+    const bool has_one_more = i < items.size() % count;
+    const auto end = next + static_cast<ptrdiff_t>(items.size() / count + (has_one_more ? 1 : 0));
+    JinjaValue::Items slice(next, end);
+    if (fill != nullptr && !fill->IsNone() && !has_one_more) slice.push_back(*fill);
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue list, JinjaValue::List(std::move(slice)));
+    slices.push_back(std::move(list));
+    next = end;
+  }
+  return JinjaValue::List(std::move(slices));
 }
 
 Result EndItem(const JinjaValue& value, bool first, JinjaBudget& budget) {
@@ -134,7 +186,7 @@ Result ReverseFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget
   if (value.AsString() == nullptr) return JinjaValue::List(std::move(items));
   std::string text;
   for (const JinjaValue& character : items) text += *character.AsString();
-  return JinjaValue::String(std::move(text));
+  return JinjaTextLike(value, std::move(text));
 }
 
 // select, reject, selectattr and rejectattr.
@@ -151,6 +203,7 @@ Result Select(const JinjaValue& value, const JinjaArguments& arguments, bool by_
     TANDEM_ASSIGN_OR_RETURN(test, JinjaToText(arguments.positional[next++], budget));
     rest.positional.assign(arguments.positional.begin() + static_cast<ptrdiff_t>(next),
                            arguments.positional.end());
+    rest.named = arguments.named;
   }
   JinjaValue::Items selected;
   for (const JinjaValue& item : items) {
@@ -170,15 +223,18 @@ Result Select(const JinjaValue& value, const JinjaArguments& arguments, bool by_
 
 Result MapFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
-  const JinjaValue* attribute = arguments.Find(arguments.positional.size(), "attribute");
-  const JinjaValue* fallback = arguments.Find(arguments.positional.size(), "default");
+  const bool by_name = !arguments.positional.empty();
+  const JinjaValue* attribute = by_name ? nullptr : arguments.Find(0, "attribute");
+  const JinjaValue* fallback = by_name ? nullptr : arguments.Find(0, "default");
   if (attribute == nullptr &&
       (arguments.positional.empty() || arguments.positional[0].AsString() == nullptr)) {
     return absl::InvalidArgumentError("map expects an attribute or a filter");
   }
   JinjaArguments rest;
-  if (attribute == nullptr)
+  if (attribute == nullptr) {
     rest.positional.assign(arguments.positional.begin() + 1, arguments.positional.end());
+    rest.named = arguments.named;
+  }
   JinjaValue::Items mapped;
   for (const JinjaValue& item : items) {
     TANDEM_RETURN_IF_ERROR(budget.Step());
@@ -221,11 +277,11 @@ Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
       if (const std::optional<int64_t> in_base = IntegerOfBase(*text, *base->As<int64_t>())) {
         return JinjaValue::Int(*in_base);
       }
-    } else if (absl::SimpleAtoi(*text, &parsed)) {
+    } else if (absl::SimpleAtoi(PythonDigits(*text), &parsed)) {
       return JinjaValue::Int(parsed);
     }
     // Python's floats have no hexadecimal form.
-    if (text->find_first_of("xX") != std::string::npos || !absl::SimpleAtod(*text, &number))
+    if (text->find_first_of("xX") != std::string::npos || !absl::SimpleAtod(PythonDigits(*text), &number))
       number = std::nan("");
   }
   if (std::fabs(number) < 9e18) return JinjaValue::Int(static_cast<int64_t>(number));
@@ -253,12 +309,13 @@ const absl::flat_hash_map<absl::string_view, Filter>& Filters() {
       {"trim", TrimFilter},
       {"length", LengthFilter},
       {"count", LengthFilter},
-      {"tojson", ToJsonFilter},
+      {"attr", AttrFilter},
+      {"batch", BatchFilter},
+      {"slice", SliceFilter},
       {"default", DefaultFilter},
       {"d", DefaultFilter},
       {"join", JoinFilter},
       {"string", StringFilter},
-      {"safe", StringFilter},
       {"replace", ReplaceFilter},
       {"list", ListFilter},
       {"reverse", ReverseFilter},
@@ -270,7 +327,10 @@ const absl::flat_hash_map<absl::string_view, Filter>& Filters() {
       {"lower",
        [](const JinjaValue& v, const JinjaArguments&, JinjaBudget& b) { return OnText(v, b, PythonLower); }},
       {"title",
-       [](const JinjaValue& v, const JinjaArguments&, JinjaBudget& b) { return OnText(v, b, TitleFilter); }},
+       [](const JinjaValue& v, const JinjaArguments&, JinjaBudget& b) -> Result {
+         TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(v, b));
+         return JinjaValue::String(TitleFilter(text));
+       }},
       {"capitalize", [](const JinjaValue& v, const JinjaArguments&,
                         JinjaBudget& b) { return OnText(v, b, PythonCapitalize); }},
       {"first",
@@ -287,6 +347,24 @@ const absl::flat_hash_map<absl::string_view, Filter>& Filters() {
                         JinjaBudget& b) { return Select(v, a, true, false, b); }},
   };
   return *filters;
+}
+
+bool IsCallable(const JinjaValue& value) {
+  const auto* object = value.As<std::shared_ptr<JinjaNamespace>>();
+  return value.As<std::shared_ptr<const JinjaCallable>>() != nullptr || value.IsUndefined() ||
+         value.As<std::shared_ptr<const JinjaLoop>>() != nullptr ||
+         (object != nullptr && (*object)->kind == JinjaNamespace::Kind::kJoiner);
+}
+
+// Python's `is`: small things of equal value are one, others are one if they are the same object.
+bool IsSame(const JinjaValue& a, const JinjaValue& b) {
+  if (a.As<bool>() != nullptr || b.As<bool>() != nullptr)
+    return a.As<bool>() != nullptr && b.As<bool>() != nullptr && *a.As<bool>() == *b.As<bool>();
+  if (a.IsNone() || b.IsNone()) return a.IsNone() && b.IsNone();
+  if (a.As<int64_t>() != nullptr && b.As<int64_t>() != nullptr) return *a.As<int64_t>() == *b.As<int64_t>();
+  if (a.AsString() != nullptr && b.AsString() != nullptr) return *a.AsString() == *b.AsString();
+  if (a.AsItems() != nullptr && b.AsItems() != nullptr) return a.AsItems() == b.AsItems();
+  return a.AsDict() != nullptr && a.AsDict() == b.AsDict();
 }
 
 // Tests of the value alone; nullopt for other names.
@@ -309,7 +387,10 @@ std::optional<bool> SimpleTest(absl::string_view name, const JinjaValue& value) 
   if (name == "integer") return is_int;
   if (name == "float") return is_float;
   if (name == "number") return is_int || is_float || is_bool;
-  if (name == "callable") return value.As<std::shared_ptr<const JinjaCallable>>() != nullptr;
+  if (name == "callable") return IsCallable(value);
+  if (name == "escaped") return value.IsMarkup();
+  if (name == "filter") return value.AsString() != nullptr && FindJinjaFilter(*value.AsString()) != nullptr;
+  if (name == "test") return value.AsString() != nullptr && FindJinjaTest(*value.AsString()) != nullptr;
   return std::nullopt;
 }
 
@@ -326,44 +407,50 @@ const JinjaValue* JinjaArguments::Find(size_t index, absl::string_view name) con
 Result ApplyJinjaFilter(absl::string_view name, const JinjaValue& value, const JinjaArguments& arguments,
                         JinjaBudget& budget) {
   TANDEM_RETURN_IF_ERROR(budget.Step());
-  if (const auto it = Filters().find(name); it != Filters().end()) {
-    return it->second(value, arguments, budget);
-  }
-  const auto it = JinjaSequenceFilters().find(name);
-  if (it == JinjaSequenceFilters().end()) {
+  const JinjaSignature* const signature = FindJinjaFilter(name);
+  if (signature == nullptr)
     return absl::UnimplementedError(absl::StrCat("filter '", name, "' is not supported"));
+  TANDEM_RETURN_IF_ERROR(CheckJinjaCall(*signature, absl::StrCat("filter '", name, "'"), arguments));
+  for (const auto* filters : {&Filters(), &JinjaSequenceFilters(), &JinjaTextFilters()}) {
+    if (const auto it = filters->find(name); it != filters->end()) return it->second(value, arguments, budget);
   }
-  return it->second(value, arguments, budget);
+  return absl::InternalError(absl::StrCat("filter '", name, "' is listed but not there"));
 }
 
 absl::StatusOr<bool> ApplyJinjaTest(absl::string_view name, const JinjaValue& value,
                                     const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_RETURN_IF_ERROR(budget.Step());
+  const JinjaSignature* const signature = FindJinjaTest(name);
+  if (signature == nullptr) return absl::UnimplementedError(absl::StrCat("test '", name, "' is not supported"));
+  TANDEM_RETURN_IF_ERROR(CheckJinjaCall(*signature, absl::StrCat("test '", name, "'"), arguments));
   if (const std::optional<bool> holds = SimpleTest(name, value)) return *holds;
+  if (name == "lower" || name == "upper") {
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
+    return name == "lower" ? PythonIsLower(text) : PythonIsUpper(text);
+  }
   if (name == "odd" || name == "even") {
-    const int64_t* number = value.As<int64_t>();
-    if (number == nullptr)
-      return absl::InvalidArgumentError(absl::StrCat("test '", name, "' expects an integer"));
-    return (*number % 2 != 0) == (name == "odd");
+    TANDEM_ASSIGN_OR_RETURN(const JinjaValue rest,
+                            JinjaArithmetic("%", value, JinjaValue::Int(2), budget));
+    return JinjaEqual(rest, JinjaValue::Int(name == "odd" ? 1 : 0), budget);
   }
-  const JinjaValue* other = arguments.Find(0, "other");
-  const bool is_equality = name == "eq" || name == "==" || name == "equalto";
-  const bool is_inequality = name == "ne" || name == "!=";
-  const bool is_known = is_equality || is_inequality || name == "in" || name == "divisibleby";
-  if (!is_known) return absl::UnimplementedError(absl::StrCat("test '", name, "' is not supported"));
-  if (other == nullptr)
-    return absl::InvalidArgumentError(absl::StrCat("test '", name, "' expects an argument"));
-  if (name == "in") return JinjaContains(*other, value, budget);
+  const JinjaValue& other = *arguments.Find(0, name == "divisibleby" ? "num" : "other");
+  if (name == "in") return JinjaContains(other, value, budget);
+  if (name == "sameas") return IsSame(value, other);
   if (name == "divisibleby") {
-    const int64_t* number = value.As<int64_t>();
-    const int64_t* divisor = other->As<int64_t>();
-    if (number == nullptr || divisor == nullptr || *divisor == 0 || *divisor == -1) {
-      return absl::InvalidArgumentError("divisibleby expects an integer and a divisor");
-    }
-    return *number % *divisor == 0;
+    TANDEM_ASSIGN_OR_RETURN(const JinjaValue rest, JinjaArithmetic("%", value, other, budget));
+    return JinjaEqual(rest, JinjaValue::Int(0), budget);
   }
-  TANDEM_ASSIGN_OR_RETURN(const bool same, JinjaEqual(value, *other, budget));
-  return same == is_equality;
+  if (name == "eq" || name == "==" || name == "equalto") return JinjaEqual(value, other, budget);
+  if (name == "ne" || name == "!=") {
+    TANDEM_ASSIGN_OR_RETURN(const bool same, JinjaEqual(value, other, budget));
+    return !same;
+  }
+  const bool is_less = absl::StartsWith(name, "l") || absl::StartsWith(name, "<");
+  const bool or_equal = absl::EndsWith(name, "=") || name == "le" || name == "ge";
+  // Python asks one way for < and >=, the other for > and <=.
+  TANDEM_ASSIGN_OR_RETURN(const bool holds, is_less != or_equal ? JinjaLess(value, other, budget)
+                                                               : JinjaLess(other, value, budget));
+  return holds != or_equal;
 }
 
 }  // namespace tandem

@@ -13,24 +13,39 @@ namespace {
 using Expression = JinjaExpression;
 using Statement = JinjaStatement;
 
-constexpr int kMaxMacroDepth = 16;
-constexpr int64_t kMaxRange = 100'000;  // as Jinja's sandbox has it
-constexpr absl::string_view kFunctions[] = {"raise_exception", "range", "namespace", "dict"};
-
-JinjaValue MakeCallable(JinjaCallable callable) {
-  return JinjaValue(JinjaValue::Variant(std::make_shared<const JinjaCallable>(std::move(callable))));
-}
+constexpr absl::string_view kFunctions[] = {"raise_exception", "range", "namespace", "dict", "cycler", "joiner"};
 
 }  // namespace
 
 JinjaInterpreter::JinjaInterpreter(JinjaScope variables, std::optional<absl::Time> now,
                                    size_t max_output_bytes, JinjaBudget budget)
-    : now_(now), max_output_bytes_(max_output_bytes), budget_(budget) {
-  scopes_.push_back(std::move(variables));
+    : root_(std::make_shared<JinjaFrame>()),
+      frame_(root_),
+      now_(now),
+      max_output_bytes_(max_output_bytes),
+      budget_(budget) {
+  root_->names = std::move(variables);
 }
 
 JinjaInterpreter::~JinjaInterpreter() {
-  for (const auto& names : namespaces_) names->members.clear();
+  for (const auto& names : namespaces_) {
+    names->members.clear();
+    names->items.clear();
+  }
+  for (const auto& loop : held_loops_) {
+    loop->last_changed.clear();
+    loop->frame.reset();
+  }
+  for (const auto& frame : held_frames_) {
+    frame->names.clear();
+    frame->outer.reset();
+  }
+}
+
+JinjaInterpreter::Inside::Inside(JinjaInterpreter& interpreter, std::shared_ptr<JinjaFrame> outer)
+    : interpreter_(interpreter), before_(interpreter.frame_) {
+  interpreter_.frame_ = std::make_shared<JinjaFrame>();
+  interpreter_.frame_->outer = std::move(outer);
 }
 
 absl::StatusOr<std::string> JinjaInterpreter::Run(const JinjaBody& body) {
@@ -68,26 +83,31 @@ absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteStatement(const 
       return ExecuteIf(statement);
     case Statement::Kind::kFor:
       return ExecuteFor(statement);
-    case Statement::Kind::kSet:
-      TANDEM_RETURN_IF_ERROR(ExecuteSet(statement));
-      return Flow::kNormal;
-    case Statement::Kind::kSetBlock: {
-      TANDEM_ASSIGN_OR_RETURN(std::string text, Capture(statement.bodies[0]));
-      TANDEM_RETURN_IF_ERROR(Assign(statement.names, JinjaValue::String(std::move(text))));
+    case Statement::Kind::kSet: {
+      TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, Evaluate(*statement.expression));
+      TANDEM_RETURN_IF_ERROR(Assign(statement.target, value));
       return Flow::kNormal;
     }
-    case Statement::Kind::kMacro:
-      scopes_.back()[statement.macro->name] = MakeCallable(
-          {JinjaCallable::Kind::kMacro, statement.macro->name, JinjaValue(), statement.macro.get()});
+    case Statement::Kind::kSetBlock:
+      TANDEM_RETURN_IF_ERROR(ExecuteSetBlock(statement));
       return Flow::kNormal;
+    case Statement::Kind::kMacro:
+      frame_->names[statement.macro->name] = MacroValue(*statement.macro);
+      return Flow::kNormal;
+    case Statement::Kind::kScope:
+      return ExecuteInside(statement.bodies[0]);
     case Statement::Kind::kBlock:
-      return Execute(statement.bodies[0]);
+      return ExecuteBlock(statement);
+    case Statement::Kind::kWith:
+      TANDEM_RETURN_IF_ERROR(ExecuteWith(statement));
+      return Flow::kNormal;
+    case Statement::Kind::kCall:
+      TANDEM_RETURN_IF_ERROR(ExecuteCall(statement));
+      return Flow::kNormal;
     case Statement::Kind::kFilterBlock: {
       TANDEM_ASSIGN_OR_RETURN(std::string text, Capture(statement.bodies[0]));
-      scopes_.emplace_back();
-      scopes_.back()[kJinjaCaptured] = JinjaValue::String(std::move(text));
-      TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, Evaluate(*statement.expression));
-      scopes_.pop_back();
+      TANDEM_ASSIGN_OR_RETURN(const JinjaValue value,
+                              FilterCaptured(*statement.expression, std::move(text)));
       TANDEM_ASSIGN_OR_RETURN(const std::string filtered, JinjaToText(value, budget_));
       TANDEM_RETURN_IF_ERROR(Output(filtered));
       return Flow::kNormal;
@@ -111,53 +131,94 @@ absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteIf(const JinjaSt
   return Flow::kNormal;
 }
 
-absl::StatusOr<JinjaValue::Items> JinjaInterpreter::FilteredItems(const JinjaStatement& statement) {
-  TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, Evaluate(*statement.expression));
+absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteInside(const JinjaBody& body) {
+  const Inside inside(*this, frame_);
+  return Execute(body);
+}
+
+// A block sees what the template itself has assigned, not the names of loops around it.
+absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteBlock(const JinjaStatement& statement) {
+  const Inside inside(*this, statement.is_scoped ? frame_ : root_);
+  return Execute(statement.bodies[0]);
+}
+
+absl::Status JinjaInterpreter::ExecuteWith(const JinjaStatement& statement) {
+  JinjaValue::Items values;
+  for (const JinjaExpressionPtr& expression : statement.conditions) {
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue value, Evaluate(*expression));
+    values.push_back(std::move(value));
+  }
+  const Inside inside(*this, frame_);
+  for (size_t i = 0; i < values.size(); ++i)
+    TANDEM_RETURN_IF_ERROR(Assign(statement.targets[i], values[i]));
+  return Execute(statement.bodies[0]).status();
+}
+
+absl::Status JinjaInterpreter::ExecuteSetBlock(const JinjaStatement& statement) {
+  TANDEM_ASSIGN_OR_RETURN(std::string text, Capture(statement.bodies[0]));
+  if (statement.expression == nullptr)
+    return Assign(statement.target, JinjaValue::String(std::move(text)));
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, FilterCaptured(*statement.expression, std::move(text)));
+  return Assign(statement.target, value);
+}
+
+absl::Status JinjaInterpreter::ExecuteCall(const JinjaStatement& statement) {
+  const JinjaExpression& call = *statement.expression;
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue callee, Evaluate(*call.operands[0]));
+  TANDEM_ASSIGN_OR_RETURN(JinjaArguments arguments, EvaluateArguments(call));
+  arguments.named.emplace_back("caller", MacroValue(*statement.macro));
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, Call(callee, arguments));
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget_));
+  return Output(text);
+}
+
+absl::StatusOr<JinjaValue::Items> JinjaInterpreter::FilteredItems(const JinjaStatement& statement,
+                                                                  const JinjaValue& value) {
   TANDEM_ASSIGN_OR_RETURN(JinjaValue::Items items, JinjaIterate(value, budget_));
   const JinjaExpressionPtr& condition = statement.conditions[0];
   if (condition == nullptr) return items;
   JinjaValue::Items kept;
   for (JinjaValue& item : items) {
-    scopes_.emplace_back();
-    TANDEM_RETURN_IF_ERROR(Assign(statement.names, item));
+    const Inside inside(*this, frame_);
+    TANDEM_RETURN_IF_ERROR(Assign(statement.target, item));
     TANDEM_ASSIGN_OR_RETURN(const JinjaValue holds, Evaluate(*condition));
-    scopes_.pop_back();
     if (holds.IsTrue()) kept.push_back(std::move(item));
   }
   return kept;
 }
 
 absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteFor(const JinjaStatement& statement) {
-  TANDEM_ASSIGN_OR_RETURN(JinjaValue::Items items, FilteredItems(statement));
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, Evaluate(*statement.expression));
+  return RunLoop(statement, value, /*depth=*/0);
+}
+
+absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::RunLoop(const JinjaStatement& statement,
+                                                                 const JinjaValue& value, size_t depth) {
+  TANDEM_ASSIGN_OR_RETURN(JinjaValue::Items items, FilteredItems(statement, value));
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue list, JinjaValue::List(std::move(items)));
-  const auto& shared = *list.As<std::shared_ptr<const JinjaList>>();
+  auto state = std::make_shared<JinjaLoopState>();
+  state->list = *list.As<std::shared_ptr<const JinjaList>>();
+  state->depth = depth;
+  if (statement.is_recursive) {
+    TANDEM_RETURN_IF_ERROR(budget_.Bytes(sizeof(JinjaLoopState)));
+    state->recursive = &statement;
+    state->frame = frame_;
+    held_loops_.push_back(state);
+  }
   // As in Jinja, "else" runs if no pass of the loop reached its end.
   bool is_through = false;
-  for (size_t i = 0; i < shared->items.size(); ++i) {
+  for (size_t i = 0; i < state->list->items.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(budget_.Step());
-    scopes_.emplace_back();
-    TANDEM_RETURN_IF_ERROR(Assign(statement.names, shared->items[i]));
-    scopes_.back()["loop"] =
-        JinjaValue(JinjaValue::Variant(std::make_shared<const JinjaLoop>(JinjaLoop{shared, i})));
+    const Inside inside(*this, frame_);
+    frame_->names["loop"] =
+        JinjaValue(JinjaValue::Variant(std::make_shared<const JinjaLoop>(JinjaLoop{state, i})));
+    TANDEM_RETURN_IF_ERROR(Assign(statement.target, state->list->items[i]));
     TANDEM_ASSIGN_OR_RETURN(const Flow flow, Execute(statement.bodies[0]));
-    scopes_.pop_back();
     if (flow == Flow::kBreak) break;
     is_through = is_through || flow == Flow::kNormal;
   }
-  if (!is_through && statement.bodies.size() > 1) return Execute(statement.bodies[1]);
+  if (!is_through && statement.bodies.size() > 1) return ExecuteInside(statement.bodies[1]);
   return Flow::kNormal;
-}
-
-absl::Status JinjaInterpreter::ExecuteSet(const JinjaStatement& statement) {
-  TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, Evaluate(*statement.expression));
-  if (statement.text.empty()) return Assign(statement.names, value);
-  const JinjaValue target = Lookup(statement.text);
-  const auto* names = target.As<std::shared_ptr<JinjaNamespace>>();
-  if (names == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("'", statement.text, "' is not a namespace"));
-  }
-  (*names)->members[statement.names[0]] = value;
-  return absl::OkStatus();
 }
 
 absl::Status JinjaInterpreter::Output(absl::string_view text) {
@@ -169,24 +230,39 @@ absl::Status JinjaInterpreter::Output(absl::string_view text) {
   return absl::OkStatus();
 }
 
+// What a body outputs. Names that it assigns end with it.
 absl::StatusOr<std::string> JinjaInterpreter::Capture(const JinjaBody& body) {
   std::string outer = std::exchange(output_, std::string());
-  TANDEM_RETURN_IF_ERROR(Execute(body).status());
+  TANDEM_RETURN_IF_ERROR(ExecuteInside(body).status());
   TANDEM_RETURN_IF_ERROR(budget_.Bytes(output_.size()));
   return std::exchange(output_, std::move(outer));
 }
 
-absl::Status JinjaInterpreter::Assign(const std::vector<std::string>& names, const JinjaValue& value) {
-  if (names.size() == 1) {
-    scopes_.back()[names[0]] = value;
+JinjaInterpreter::Result JinjaInterpreter::FilterCaptured(const JinjaExpression& filters, std::string text) {
+  const Inside inside(*this, frame_);
+  frame_->names[kJinjaCaptured] = JinjaValue::String(std::move(text));
+  return Evaluate(filters);
+}
+
+absl::Status JinjaInterpreter::Assign(const JinjaTarget& target, const JinjaValue& value) {
+  if (!target.attribute.empty()) {
+    const JinjaValue owner = Lookup(target.name);
+    const auto* names = owner.As<std::shared_ptr<JinjaNamespace>>();
+    if (names == nullptr || (*names)->kind != JinjaNamespace::Kind::kNamespace)
+      return absl::InvalidArgumentError(absl::StrCat("'", target.name, "' is not a namespace"));
+    (*names)->members[target.attribute] = value;
+    return absl::OkStatus();
+  }
+  if (!target.is_tuple) {
+    frame_->names[target.name] = value;
     return absl::OkStatus();
   }
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget_));
-  if (items.size() != names.size()) {
+  if (items.size() != target.items.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot unpack ", items.size(), " values into ", names.size()));
+        absl::StrCat("cannot unpack ", items.size(), " values into ", target.items.size()));
   }
-  for (size_t i = 0; i < names.size(); ++i) scopes_.back()[names[i]] = items[i];
+  for (size_t i = 0; i < items.size(); ++i) TANDEM_RETURN_IF_ERROR(Assign(target.items[i], items[i]));
   return absl::OkStatus();
 }
 
@@ -302,12 +378,11 @@ JinjaInterpreter::Result JinjaInterpreter::EvaluateSlice(const JinjaExpression& 
   for (int64_t i = begin; step > 0 ? i < end : i > end; i += step)
     sliced.push_back(items[static_cast<size_t>(i)]);
   if (value.AsString() == nullptr) {
-    const bool is_tuple = value.ListKind() == JinjaValue::kTuple;
-    return JinjaValue::List(std::move(sliced), is_tuple ? JinjaValue::kTuple : "");
+    return JinjaValue::List(std::move(sliced), value.IsTuple() ? JinjaValue::kTuple : "");
   }
   std::string text;
   for (const JinjaValue& character : sliced) text += *character.AsString();
-  return JinjaValue::String(std::move(text));
+  return value.IsMarkup() ? JinjaValue::Markup(std::move(text)) : JinjaValue::String(std::move(text));
 }
 
 JinjaInterpreter::Result JinjaInterpreter::EvaluateCompare(const JinjaExpression& expression) {
@@ -339,11 +414,28 @@ JinjaInterpreter::Result JinjaInterpreter::EvaluateUnary(const JinjaExpression& 
   return JinjaArithmetic(expression.text, JinjaValue::Int(0), operand, budget_);
 }
 
+absl::Status JinjaInterpreter::AddArguments(const std::string& kind, const JinjaValue& value,
+                                            JinjaArguments& arguments) {
+  if (kind == "*") {
+    TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget_));
+    arguments.positional.insert(arguments.positional.end(), items.begin(), items.end());
+    return absl::OkStatus();
+  }
+  if (value.AsDict() == nullptr) return absl::InvalidArgumentError("'**' expects a dict");
+  for (const auto& [name, member] : value.AsDict()->members) {
+    if (name.AsString() == nullptr) return absl::InvalidArgumentError("'**' expects names as keys");
+    arguments.named.emplace_back(*name.AsString(), member);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<JinjaArguments> JinjaInterpreter::EvaluateArguments(const JinjaExpression& expression) {
   JinjaArguments arguments;
   for (const auto& [name, argument] : expression.arguments) {
     TANDEM_ASSIGN_OR_RETURN(JinjaValue value, Evaluate(*argument));
-    if (name.empty()) {
+    if (name == "*" || name == "**") {
+      TANDEM_RETURN_IF_ERROR(AddArguments(name, value, arguments));
+    } else if (name.empty()) {
       arguments.positional.push_back(std::move(value));
     } else {
       arguments.named.emplace_back(name, std::move(value));
@@ -353,133 +445,16 @@ absl::StatusOr<JinjaArguments> JinjaInterpreter::EvaluateArguments(const JinjaEx
 }
 
 JinjaValue JinjaInterpreter::Lookup(const std::string& name) const {
-  for (size_t i = scopes_.size(); i > visible_from_; --i) {
-    const auto it = scopes_[i - 1].find(name);
-    if (it != scopes_[i - 1].end()) return it->second;
+  for (const JinjaFrame* frame = frame_.get(); frame != nullptr; frame = frame->outer.get()) {
+    const auto it = frame->names.find(name);
+    if (it != frame->names.end()) return it->second;
   }
-  const auto it = scopes_[0].find(name);
-  if (it != scopes_[0].end()) return it->second;
   const bool is_function =
       std::find(std::begin(kFunctions), std::end(kFunctions), name) != std::end(kFunctions) ||
       (name == "strftime_now" && now_.has_value());
-  if (is_function) return MakeCallable({JinjaCallable::Kind::kFunction, name, JinjaValue(), nullptr});
-  return JinjaValue::Undefined(name);
-}
-
-JinjaInterpreter::Result JinjaInterpreter::Call(const JinjaValue& callee, const JinjaArguments& arguments) {
-  const auto* callable = callee.As<std::shared_ptr<const JinjaCallable>>();
-  if (callable == nullptr) {
-    const auto* undefined = callee.As<JinjaUndefined>();
-    return absl::InvalidArgumentError(undefined != nullptr
-                                          ? absl::StrCat("'", undefined->name, "' is undefined")
-                                          : absl::StrCat(callee.TypeName(), " cannot be called"));
-  }
-  switch ((*callable)->kind) {
-    case JinjaCallable::Kind::kFunction:
-      return CallFunction((*callable)->name, arguments);
-    case JinjaCallable::Kind::kMethod:
-      return CallJinjaMethod((*callable)->self, (*callable)->name, arguments, budget_);
-    case JinjaCallable::Kind::kMacro:
-      return CallMacro(*(*callable)->macro, arguments);
-  }
-  return absl::InternalError("unknown kind of callable");
-}
-
-JinjaInterpreter::Result JinjaInterpreter::CallFunction(const std::string& name,
-                                                        const JinjaArguments& arguments) {
-  if (name == "range") return MakeRange(arguments);
-  if (name == "namespace") return MakeNamespace(arguments);
-  if (name == "dict") {
-    if (!arguments.positional.empty()) return absl::UnimplementedError("dict(...) expects named arguments");
-    JinjaValue::Members members;
-    for (const auto& [key, value] : arguments.named) members.emplace_back(JinjaValue::String(key), value);
-    return JinjaValue::Dict(std::move(members));
-  }
-  const JinjaValue* first = arguments.Find(0, name == "raise_exception" ? "message" : "format");
-  if (first == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " expects an argument"));
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(*first, budget_));
-  if (name == "raise_exception") {
-    error_is_placed_ = true;  // a template's own error message goes to the user unchanged
-    return absl::InvalidArgumentError(text);
-  }
-  return JinjaValue::String(absl::FormatTime(text, *now_, absl::UTCTimeZone()));
-}
-
-JinjaInterpreter::Result JinjaInterpreter::CallMacro(const JinjaMacro& macro,
-                                                     const JinjaArguments& arguments) {
-  if (macro_depth_ >= kMaxMacroDepth) return absl::InvalidArgumentError("macros call one another too deeply");
-  if (arguments.positional.size() > macro.parameters.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("macro '", macro.name, "' takes fewer arguments"));
-  }
-  for (const auto& [name, value] : arguments.named) {
-    const auto is_parameter = [&name = name](const auto& parameter) { return parameter.first == name; };
-    if (std::none_of(macro.parameters.begin(), macro.parameters.end(), is_parameter)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("macro '", macro.name, "' has no parameter '", name, "'"));
-    }
-  }
-  const size_t outer_visible_from = std::exchange(visible_from_, scopes_.size());
-  scopes_.emplace_back();
-  ++macro_depth_;
-  for (size_t i = 0; i < macro.parameters.size(); ++i) {
-    const auto& [name, if_absent] = macro.parameters[i];
-    JinjaValue value = JinjaValue::Undefined(name);
-    if (const JinjaValue* given = arguments.Find(i, name)) {
-      value = *given;
-    } else if (if_absent != nullptr) {
-      TANDEM_ASSIGN_OR_RETURN(value, Evaluate(*if_absent));
-    }
-    scopes_.back()[name] = std::move(value);
-  }
-  TANDEM_ASSIGN_OR_RETURN(std::string text, Capture(macro.body));
-  --macro_depth_;
-  scopes_.pop_back();
-  visible_from_ = outer_visible_from;
-  return JinjaValue::String(std::move(text));
-}
-
-JinjaInterpreter::Result JinjaInterpreter::MakeRange(const JinjaArguments& arguments) {
-  int64_t values[3] = {0, 0, 1};
-  const size_t count = arguments.positional.size();
-  if (count < 1 || count > 3) return absl::InvalidArgumentError("range expects one to three integers");
-  for (size_t i = 0; i < count; ++i) {
-    const int64_t* value = arguments.positional[i].As<int64_t>();
-    constexpr int64_t kMaxBound = int64_t{1} << 40;
-    if (value == nullptr || *value < -kMaxBound || *value > kMaxBound) {
-      return absl::InvalidArgumentError("range expects integers of at most 2^40");
-    }
-    values[count == 1 ? 1 : i] = *value;
-  }
-  const auto [begin, end, step] = values;
-  if (step == 0) return absl::InvalidArgumentError("the step of a range is zero");
-  const int64_t span = step > 0 ? end - begin : begin - end;
-  const int64_t stride = step > 0 ? step : -step;
-  const int64_t length = span <= 0 ? 0 : (span + stride - 1) / stride;
-  if (length > kMaxRange) {
-    return absl::ResourceExhaustedError(absl::StrCat("a range has more than ", kMaxRange, " items"));
-  }
-  TANDEM_RETURN_IF_ERROR(budget_.Bytes(static_cast<size_t>(length) * sizeof(JinjaValue)));
-  JinjaValue::Items items;
-  for (int64_t i = 0; i < length; ++i) items.push_back(JinjaValue::Int(begin + i * step));
-  std::string shown =
-      absl::StrCat("range(", begin, ", ", end, step == 1 ? "" : absl::StrCat(", ", step), ")");
-  return JinjaValue::List(std::move(items), std::move(shown));
-}
-
-JinjaInterpreter::Result JinjaInterpreter::MakeNamespace(const JinjaArguments& arguments) {
-  auto names = std::make_shared<JinjaNamespace>();
-  TANDEM_RETURN_IF_ERROR(budget_.Bytes(sizeof(JinjaNamespace)));
-  namespaces_.push_back(names);
-  for (const JinjaValue& source : arguments.positional) {
-    if (source.AsDict() == nullptr)
-      return absl::InvalidArgumentError("namespace expects a dict or named arguments");
-    for (const auto& [name, value] : source.AsDict()->members) {
-      if (name.AsString() == nullptr) return absl::InvalidArgumentError("namespace expects names as keys");
-      names->members[*name.AsString()] = value;
-    }
-  }
-  for (const auto& [name, value] : arguments.named) names->members[name] = value;
-  return JinjaValue(JinjaValue::Variant(std::move(names)));
+  if (!is_function) return JinjaValue::Undefined(name);
+  return JinjaValue(JinjaValue::Variant(std::make_shared<const JinjaCallable>(
+      JinjaCallable{.kind = JinjaCallable::Kind::kFunction, .name = name})));
 }
 
 }  // namespace tandem

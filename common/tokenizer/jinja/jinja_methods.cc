@@ -1,171 +1,52 @@
 #include "common/tokenizer/jinja/jinja_builtins.h"
 
 #include <algorithm>
-#include <optional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/jinja/jinja_catalog.h"
+#include "common/tokenizer/jinja/jinja_string_methods.h"
+#include "common/tokenizer/jinja/jinja_syntax.h"
 #include "common/tokenizer/jinja/python_text.h"
 
 namespace tandem {
 namespace {
 
-constexpr absl::string_view kStringMethods[] = {
-    "strip", "lstrip",  "rstrip",     "split", "startswith", "endswith",   "upper", "lower",
-    "title", "replace", "capitalize", "find",  "count",      "splitlines", "join",  "isdigit"};
-constexpr absl::string_view kDictMethods[] = {"items", "keys", "values", "get"};
-constexpr absl::string_view kListMethods[] = {"index", "count"};
+constexpr absl::string_view kDictMethods[] = {"items", "keys", "values", "get", "copy"};
+constexpr absl::string_view kListMethods[] = {"index", "count", "copy"};
+constexpr absl::string_view kTupleMethods[] = {"index", "count"};
+constexpr absl::string_view kRangeMethods[] = {"index", "count"};
+constexpr absl::string_view kLoopMethods[] = {"cycle", "changed"};
+constexpr absl::string_view kCyclerMethods[] = {"next", "reset"};
+// Jinja's sandbox hides what changes a dict.
+constexpr absl::string_view kHiddenDictMethods[] = {"clear", "pop", "popitem", "setdefault", "update"};
 
 template <size_t N>
 bool IsOneOf(const absl::string_view (&names)[N], absl::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-absl::StatusOr<std::optional<absl::string_view>> OptionalText(const JinjaArguments& arguments, size_t index,
-                                                              absl::string_view name) {
-  const JinjaValue* value = arguments.Find(index, name);
-  if (value == nullptr || value->IsNone()) return std::nullopt;
-  if (value->AsString() == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("expected a string, found ", value->TypeName()));
-  }
-  return std::optional<absl::string_view>(*value->AsString());
-}
-
-absl::StatusOr<absl::string_view> RequiredText(const JinjaArguments& arguments, size_t index,
-                                               absl::string_view name) {
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<absl::string_view> text, OptionalText(arguments, index, name));
-  if (!text.has_value()) return absl::InvalidArgumentError(absl::StrCat("argument '", name, "' is missing"));
-  return *text;
-}
-
-absl::StatusOr<JinjaValue> TextList(std::vector<std::string> parts, JinjaBudget& budget) {
-  TANDEM_RETURN_IF_ERROR(budget.Bytes(parts.size() * sizeof(JinjaValue)));
-  JinjaValue::Items items;
-  items.reserve(parts.size());
-  for (std::string& part : parts) items.push_back(JinjaValue::String(std::move(part)));
-  return JinjaValue::List(std::move(items));
-}
-
-absl::StatusOr<JinjaValue> HasAffix(const std::string& text, bool at_start, const JinjaArguments& arguments,
-                                    JinjaBudget& budget) {
-  const auto matches = [&](absl::string_view affix) {
-    return at_start ? absl::StartsWith(text, affix) : absl::EndsWith(text, affix);
-  };
-  const JinjaValue* affix = arguments.Find(0, "prefix");
-  if (affix == nullptr || (affix->AsString() == nullptr && affix->AsItems() == nullptr)) {
-    return absl::InvalidArgumentError("startswith and endswith expect a string or several");
-  }
-  if (affix->AsString() != nullptr) return JinjaValue::Bool(matches(*affix->AsString()));
-  for (const JinjaValue& choice : *affix->AsItems()) {
-    TANDEM_RETURN_IF_ERROR(budget.Step());
-    if (choice.AsString() != nullptr && matches(*choice.AsString())) return JinjaValue::Bool(true);
-  }
-  return JinjaValue::Bool(false);
-}
-
-absl::StatusOr<JinjaValue> SplitText(const std::string& text, const JinjaArguments& arguments,
-                                     JinjaBudget& budget) {
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<absl::string_view> separator,
-                          OptionalText(arguments, 0, "sep"));
-  if (separator.has_value() && separator->empty())
-    return absl::InvalidArgumentError("split at an empty string");
-  int64_t max_splits = -1;
-  if (const JinjaValue* limit = arguments.Find(1, "maxsplit")) {
-    if (limit->As<int64_t>() == nullptr) return absl::InvalidArgumentError("maxsplit is not an integer");
-    max_splits = *limit->As<int64_t>();
-  }
-  // Charged in advance: at worst, every byte is a part.
-  TANDEM_RETURN_IF_ERROR(budget.Bytes(separator.has_value() ? text.size() / separator->size() : text.size()));
-  return TextList(PythonSplit(text, separator, max_splits), budget);
-}
-
-absl::StatusOr<JinjaValue> ReplaceText(const std::string& text, const JinjaArguments& arguments,
-                                       JinjaBudget& budget) {
-  TANDEM_ASSIGN_OR_RETURN(const absl::string_view old, RequiredText(arguments, 0, "old"));
-  TANDEM_ASSIGN_OR_RETURN(const absl::string_view replacement, RequiredText(arguments, 1, "new"));
-  if (old.empty()) return absl::InvalidArgumentError("replace of an empty string");
-  int64_t left = -1;
-  if (const JinjaValue* limit = arguments.Find(2, "count"); limit != nullptr && !limit->IsNone()) {
-    if (limit->As<int64_t>() == nullptr) return absl::InvalidArgumentError("count is not an integer");
-    left = *limit->As<int64_t>();
-  }
-  std::string out;
-  absl::string_view rest = text;
-  while (left != 0) {
-    const size_t at = rest.find(old);
-    if (at == absl::string_view::npos) break;
-    TANDEM_RETURN_IF_ERROR(budget.Bytes(at + replacement.size() + 1));
-    out.append(rest.data(), at);
-    out.append(replacement.data(), replacement.size());
-    rest.remove_prefix(at + old.size());
-    --left;
-  }
-  out.append(rest.data(), rest.size());
-  return JinjaValue::String(std::move(out));
-}
-
-absl::StatusOr<JinjaValue> CountText(const std::string& text, const JinjaArguments& arguments) {
-  TANDEM_ASSIGN_OR_RETURN(const absl::string_view part, RequiredText(arguments, 0, "sub"));
-  if (part.empty()) return JinjaValue::Int(static_cast<int64_t>(CountCharacters(text)) + 1);
-  int64_t count = 0;
-  for (size_t at = text.find(part.data(), 0, part.size()); at != std::string::npos;
-       at = text.find(part.data(), at + part.size(), part.size())) {
-    ++count;
-  }
-  return JinjaValue::Int(count);
-}
-
-absl::StatusOr<JinjaValue> CallStringMethod(const std::string& text, absl::string_view name,
-                                            const JinjaArguments& arguments, JinjaBudget& budget) {
-  TANDEM_RETURN_IF_ERROR(budget.Bytes(text.size()));
-  if (name == "strip" || name == "lstrip" || name == "rstrip") {
-    TANDEM_ASSIGN_OR_RETURN(const std::optional<absl::string_view> characters,
-                            OptionalText(arguments, 0, "chars"));
-    if (characters.has_value()) TANDEM_RETURN_IF_ERROR(budget.Bytes(characters->size() * text.size()));
-    const StripSide side = name == "strip"    ? StripSide::kBoth
-                           : name == "lstrip" ? StripSide::kLeft
-                                              : StripSide::kRight;
-    return JinjaValue::String(std::string(PythonStrip(text, characters, side)));
-  }
-  if (name == "startswith") return HasAffix(text, true, arguments, budget);
-  if (name == "endswith") return HasAffix(text, false, arguments, budget);
-  if (name == "split") return SplitText(text, arguments, budget);
-  if (name == "replace") return ReplaceText(text, arguments, budget);
-  if (name == "upper") return JinjaValue::String(PythonUpper(text));
-  if (name == "lower") return JinjaValue::String(PythonLower(text));
-  if (name == "title") return JinjaValue::String(PythonTitle(text));
-  if (name == "capitalize") return JinjaValue::String(PythonCapitalize(text));
-  if (name == "count") return CountText(text, arguments);
-  if (name == "find") {
-    TANDEM_ASSIGN_OR_RETURN(const absl::string_view part, RequiredText(arguments, 0, "sub"));
-    const size_t at = absl::string_view(text).find(part);
-    if (at == absl::string_view::npos) return JinjaValue::Int(-1);
-    return JinjaValue::Int(static_cast<int64_t>(CountCharacters(absl::string_view(text).substr(0, at))));
-  }
-  if (name == "splitlines") {
-    std::vector<std::string> lines =
-        PythonSplit(absl::StrReplaceAll(text, {{"\r\n", "\n"}, {"\r", "\n"}}), "\n", -1);
-    if (lines.back().empty()) lines.pop_back();
-    return TextList(std::move(lines), budget);
-  }
-  if (name == "isdigit") {
-    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-    return JinjaValue::Bool(!text.empty() && std::all_of(text.begin(), text.end(), is_digit));
-  }
-  // The only remaining method is join.
-  const JinjaValue* parts = arguments.Find(0, "iterable");
-  if (parts == nullptr) return absl::InvalidArgumentError("join expects a list");
-  return ApplyJinjaFilter("join", *parts, JinjaArguments{{JinjaValue::String(text)}, {}}, budget);
+const JinjaNamespace* CyclerOf(const JinjaValue& value) {
+  const auto* names = value.As<std::shared_ptr<JinjaNamespace>>();
+  return names != nullptr && (*names)->kind == JinjaNamespace::Kind::kCycler ? names->get() : nullptr;
 }
 
 absl::StatusOr<JinjaValue> CallDictMethod(const JinjaDict& dict, absl::string_view name,
                                           const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_RETURN_IF_ERROR(budget.Bytes(dict.members.size() * sizeof(JinjaValue)));
-  if (name == "get") {
+  const bool is_get = name == "get";
+  const JinjaSignature signature = is_get ? JinjaSignature{{"key", "default"}, 1, false, true} : JinjaSignature{};
+  TANDEM_RETURN_IF_ERROR(CheckJinjaCall(signature, absl::StrCat("dict.", name), arguments));
+  if (name == "copy") return JinjaValue::Dict(dict.members);
+  if (is_get) {
     const JinjaValue* key = arguments.Find(0, "key");
-    const JinjaValue* found = key == nullptr ? nullptr : dict.Find(*key);
+    TANDEM_RETURN_IF_ERROR(CheckJinjaKey(*key));
+    const JinjaValue* found = dict.Find(*key);
     if (found != nullptr) return *found;
     const JinjaValue* if_absent = arguments.Find(1, "default");
     return if_absent == nullptr ? JinjaValue() : *if_absent;
@@ -186,6 +67,10 @@ absl::StatusOr<JinjaValue> CallDictMethod(const JinjaDict& dict, absl::string_vi
 
 absl::StatusOr<JinjaValue> CallListMethod(const JinjaValue::Items& items, absl::string_view name,
                                           const JinjaArguments& arguments, JinjaBudget& budget) {
+  if (name == "copy") {
+    TANDEM_RETURN_IF_ERROR(budget.Bytes(items.size() * sizeof(JinjaValue)));
+    return JinjaValue::List(items);
+  }
   const JinjaValue* wanted = arguments.Find(0, "value");
   if (wanted == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " expects a value"));
   int64_t count = 0;
@@ -198,8 +83,25 @@ absl::StatusOr<JinjaValue> CallListMethod(const JinjaValue::Items& items, absl::
   return JinjaValue::Int(count);
 }
 
+// loop.cycle, and the methods of a cycler.
+absl::StatusOr<JinjaValue> CallCycling(const JinjaValue& self, absl::string_view name,
+                                       const JinjaArguments& arguments) {
+  if (const auto* loop = self.As<std::shared_ptr<const JinjaLoop>>()) {
+    if (arguments.positional.empty()) return absl::InvalidArgumentError("loop.cycle expects values");
+    return arguments.positional[(*loop)->index % arguments.positional.size()];
+  }
+  JinjaNamespace& cycler = **self.As<std::shared_ptr<JinjaNamespace>>();
+  if (name == "reset") {
+    cycler.position = 0;
+    return JinjaValue();
+  }
+  const JinjaValue value = cycler.items[cycler.position];
+  cycler.position = (cycler.position + 1) % cycler.items.size();
+  return value;
+}
+
 absl::StatusOr<JinjaValue> LoopAttribute(const JinjaLoop& loop, absl::string_view name) {
-  const JinjaValue::Items& items = loop.list->items;
+  const JinjaValue::Items& items = loop.state->list->items;
   const size_t index = loop.index;
   const size_t length = items.size();
   if (name == "index") return JinjaValue::Int(static_cast<int64_t>(index + 1));
@@ -207,12 +109,52 @@ absl::StatusOr<JinjaValue> LoopAttribute(const JinjaLoop& loop, absl::string_vie
   if (name == "revindex") return JinjaValue::Int(static_cast<int64_t>(length - index));
   if (name == "revindex0") return JinjaValue::Int(static_cast<int64_t>(length - index - 1));
   if (name == "length") return JinjaValue::Int(static_cast<int64_t>(length));
+  if (name == "depth") return JinjaValue::Int(static_cast<int64_t>(loop.state->depth + 1));
+  if (name == "depth0") return JinjaValue::Int(static_cast<int64_t>(loop.state->depth));
   if (name == "first") return JinjaValue::Bool(index == 0);
   if (name == "last") return JinjaValue::Bool(index + 1 == length);
   if (name == "previtem" && index > 0) return items[index - 1];
   if (name == "nextitem" && index + 1 < length) return items[index + 1];
-  if (name == "previtem" || name == "nextitem") return JinjaValue::Undefined(name);
-  return absl::UnimplementedError(absl::StrCat("loop.", name, " is not supported"));
+  return JinjaValue::Undefined(name);
+}
+
+absl::StatusOr<JinjaValue> MacroAttribute(const JinjaCallable& callable, absl::string_view name) {
+  if (callable.kind != JinjaCallable::Kind::kMacro) return JinjaValue::Undefined(name);
+  if (name == "name") return JinjaValue::String(callable.name);
+  if (name == "catch_kwargs") return JinjaValue::Bool(callable.macro->uses_kwargs);
+  if (name == "catch_varargs") return JinjaValue::Bool(callable.macro->uses_varargs);
+  if (name == "caller") return JinjaValue::Bool(callable.macro->uses_caller);
+  if (name != "arguments") return JinjaValue::Undefined(name);
+  JinjaValue::Items parameters;
+  for (const auto& parameter : callable.macro->parameters)
+    parameters.push_back(JinjaValue::String(parameter.first));
+  return JinjaValue::List(std::move(parameters), JinjaValue::kTuple);
+}
+
+// A method of HTML: what it takes is escaped, and what it makes is HTML as well.
+absl::StatusOr<JinjaValue> CallMarkupMethod(const std::string& text, absl::string_view name,
+                                            const JinjaArguments& arguments, JinjaBudget& budget) {
+  const auto escape = [](JinjaValue& value) {
+    if (value.AsString() != nullptr && !value.IsMarkup())
+      value = JinjaValue::String(JinjaEscaped(*value.AsString()));
+  };
+  JinjaArguments escaped = arguments;
+  if (name == "format") {
+    for (JinjaValue& value : escaped.positional) escape(value);
+    for (auto& value : escaped.named) escape(value.second);
+  } else if (name == "replace" && escaped.positional.size() > 1) {
+    escape(escaped.positional[1]);
+  } else if (name == "join" && !escaped.positional.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue::Items items, JinjaIterate(escaped.positional[0], budget));
+    for (JinjaValue& item : items) escape(item);
+    TANDEM_ASSIGN_OR_RETURN(escaped.positional[0], JinjaValue::List(std::move(items)));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue made, CallPythonStringMethod(text, name, escaped, budget));
+  if (made.AsString() != nullptr) return JinjaValue::Markup(*made.AsString());
+  if (made.AsItems() == nullptr) return made;
+  JinjaValue::Items items;
+  for (const JinjaValue& item : *made.AsItems()) items.push_back(JinjaValue::Markup(*item.AsString()));
+  return JinjaValue::List(std::move(items), made.ListKind());
 }
 
 absl::Status UndefinedError(const JinjaValue& value) {
@@ -222,18 +164,24 @@ absl::Status UndefinedError(const JinjaValue& value) {
 }  // namespace
 
 bool HasJinjaMethod(const JinjaValue& self, absl::string_view name) {
-  if (self.AsString() != nullptr) return IsOneOf(kStringMethods, name);
+  if (self.AsString() != nullptr) return HasPythonStringMethod(name);
   if (self.AsDict() != nullptr) return IsOneOf(kDictMethods, name);
-  if (self.AsItems() != nullptr) return IsOneOf(kListMethods, name);
-  return false;
+  if (self.AsItems() != nullptr) {
+    if (self.ListKind().empty()) return IsOneOf(kListMethods, name);
+    if (self.IsTuple()) return IsOneOf(kTupleMethods, name);
+    return absl::StartsWith(self.ListKind(), "range(") && IsOneOf(kRangeMethods, name);
+  }
+  if (self.As<std::shared_ptr<const JinjaLoop>>() != nullptr) return IsOneOf(kLoopMethods, name);
+  return CyclerOf(self) != nullptr && IsOneOf(kCyclerMethods, name);
 }
 
 absl::StatusOr<JinjaValue> CallJinjaMethod(const JinjaValue& self, absl::string_view name,
                                            const JinjaArguments& arguments, JinjaBudget& budget) {
-  if (self.AsString() != nullptr) return CallStringMethod(*self.AsString(), name, arguments, budget);
+  if (self.IsMarkup()) return CallMarkupMethod(*self.AsString(), name, arguments, budget);
+  if (self.AsString() != nullptr) return CallPythonStringMethod(*self.AsString(), name, arguments, budget);
   if (self.AsDict() != nullptr) return CallDictMethod(*self.AsDict(), name, arguments, budget);
   if (self.AsItems() != nullptr) return CallListMethod(*self.AsItems(), name, arguments, budget);
-  return absl::InvalidArgumentError(absl::StrCat(self.TypeName(), " has no method '", name, "'"));
+  return CallCycling(self, name, arguments);
 }
 
 absl::StatusOr<JinjaValue> JinjaAttribute(const JinjaValue& value, const std::string& name,
@@ -241,8 +189,15 @@ absl::StatusOr<JinjaValue> JinjaAttribute(const JinjaValue& value, const std::st
   if (value.IsUndefined()) return UndefinedError(value);
   if (HasJinjaMethod(value, name)) {
     return JinjaValue(JinjaValue::Variant(std::make_shared<const JinjaCallable>(
-        JinjaCallable{JinjaCallable::Kind::kMethod, name, value, nullptr})));
+        JinjaCallable{.kind = JinjaCallable::Kind::kMethod, .name = name, .self = value})));
   }
+  if (const JinjaNamespace* cycler = CyclerOf(value))
+    return name == "current" ? cycler->items[cycler->position] : JinjaValue::Undefined(name);
+  if (const auto* callable = value.As<std::shared_ptr<const JinjaCallable>>())
+    return MacroAttribute(**callable, name);
+  if (value.IsTuple() && value.ListKind() == JinjaValue::kGroup && (name == "grouper" || name == "list"))
+    return (*value.AsItems())[name == "list" ? 1 : 0];
+  if (value.AsDict() != nullptr && IsOneOf(kHiddenDictMethods, name)) return JinjaValue::Undefined(name);
   if (const auto* names = value.As<std::shared_ptr<JinjaNamespace>>()) {
     const auto it = (*names)->members.find(name);
     return it == (*names)->members.end() ? JinjaValue::Undefined(name) : it->second;
@@ -264,7 +219,9 @@ absl::StatusOr<JinjaValue> JinjaItem(const JinjaValue& value, const JinjaValue& 
   if (key.AsString() != nullptr) {
     return JinjaAttribute(value, *key.AsString(), budget);  // a list or a string has no such items
   }
-  const int64_t* index = key.As<int64_t>();
+  const bool* flag = key.As<bool>();
+  const int64_t as_number = flag != nullptr && *flag ? 1 : 0;
+  const int64_t* index = flag != nullptr ? &as_number : key.As<int64_t>();
   if (index == nullptr) return JinjaValue::Undefined(key.TypeName());
   const JinjaValue::Items* items = value.AsItems();
   const std::string* text = value.AsString();
@@ -274,7 +231,8 @@ absl::StatusOr<JinjaValue> JinjaItem(const JinjaValue& value, const JinjaValue& 
   const int64_t at = *index < 0 ? *index + length : *index;
   if (at < 0 || at >= length) return JinjaValue::Undefined(absl::StrCat(*index));
   if (items != nullptr) return (*items)[static_cast<size_t>(at)];
-  return JinjaValue::String(std::string(CharacterRange(*text, static_cast<size_t>(at), 1)));
+  std::string character(CharacterRange(*text, static_cast<size_t>(at), 1));
+  return value.IsMarkup() ? JinjaValue::Markup(std::move(character)) : JinjaValue::String(std::move(character));
 }
 
 }  // namespace tandem

@@ -63,9 +63,25 @@ absl::StatusOr<std::vector<size_t>> OrderOf(const std::vector<JinjaValue>& keys,
 
 Result SortFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::vector<JinjaValue> keys,
-      KeysOf(items, arguments.Find(2, "attribute"), IsSet(arguments, 1, "case_sensitive"), budget));
+  // Several attributes have commas between them.
+  const JinjaValue* attribute = arguments.Find(2, "attribute");
+  std::vector<JinjaValue> attributes = {attribute == nullptr ? JinjaValue() : *attribute};
+  if (attributes[0].AsString() != nullptr) {
+    const std::string list = *attributes[0].AsString();
+    attributes.clear();
+    for (std::string& part : PythonSplit(list, ",", -1)) attributes.push_back(JinjaValue::String(std::move(part)));
+  }
+  std::vector<JinjaValue::Items> parts(items.size());
+  for (const JinjaValue& part : attributes) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<JinjaValue> keys,
+                            KeysOf(items, &part, IsSet(arguments, 1, "case_sensitive"), budget));
+    for (size_t i = 0; i < keys.size(); ++i) parts[i].push_back(keys[i]);
+  }
+  std::vector<JinjaValue> keys;
+  for (JinjaValue::Items& part : parts) {
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue key, JinjaValue::List(std::move(part)));
+    keys.push_back(std::move(key));
+  }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<size_t> order,
                           OrderOf(keys, IsSet(arguments, 0, "reverse"), budget));
   JinjaValue::Items sorted;
@@ -116,7 +132,7 @@ Result GroupByFilter(const JinjaValue& value, const JinjaArguments& arguments, J
     }
     TANDEM_ASSIGN_OR_RETURN(JinjaValue list, JinjaValue::List(std::move(group)));
     TANDEM_ASSIGN_OR_RETURN(JinjaValue pair,
-                            JinjaValue::List({shown[order[begin]], std::move(list)}, JinjaValue::kTuple));
+                            JinjaValue::List({shown[order[begin]], std::move(list)}, JinjaValue::kGroup));
     groups.push_back(std::move(pair));
     begin = end;
   }
@@ -127,6 +143,8 @@ Result DictSortFilter(const JinjaValue& value, const JinjaArguments& arguments, 
   if (value.AsDict() == nullptr) return absl::InvalidArgumentError("dictsort expects a dict");
   const JinjaValue* by = arguments.Find(1, "by");
   const bool by_value = by != nullptr && by->AsString() != nullptr && *by->AsString() == "value";
+  if (by != nullptr && !by_value && (by->AsString() == nullptr || *by->AsString() != "key"))
+    return absl::InvalidArgumentError("dictsort: by must be 'key' or 'value'");
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue pairs, CallJinjaMethod(value, "items", {}, budget));
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<JinjaValue> keys, [&]() -> absl::StatusOr<std::vector<JinjaValue>> {
@@ -179,7 +197,7 @@ const double* NumberOf(const JinjaValue& value, double& storage) {
   } else if (const double* number = value.As<double>()) {
     storage = *number;
   } else if (value.AsString() == nullptr || value.AsString()->find_first_of("xX") != std::string::npos ||
-             !absl::SimpleAtod(*value.AsString(), &storage)) {
+             !absl::SimpleAtod(PythonDigits(*value.AsString()), &storage)) {
     return nullptr;  // Python's floats have no hexadecimal form.
   }
   return &storage;
@@ -233,31 +251,6 @@ Result AbsFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget& bu
                                      : JinjaValue::Float(std::fabs(number));
 }
 
-Result IndentFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
-  const JinjaValue* width = arguments.Find(0, "width");
-  std::string indent(4, ' ');
-  if (width != nullptr && width->AsString() != nullptr) {
-    indent = *width->AsString();
-  } else if (width != nullptr) {
-    const int64_t* count = width->As<int64_t>();
-    if (count == nullptr || *count < 0 || *count > 1000) {
-      return absl::InvalidArgumentError("indent expects a width between 0 and 1000");
-    }
-    indent.assign(static_cast<size_t>(*count), ' ');
-  }
-  const bool first = IsSet(arguments, 1, "first");
-  const bool blank = IsSet(arguments, 2, "blank");
-  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  TANDEM_RETURN_IF_ERROR(budget.Bytes(text.size() + lines.size() * indent.size()));
-  std::string indented;
-  for (size_t i = 0; i < lines.size(); ++i) {
-    const bool indents = (i > 0 || first) && (i == 0 || blank || !lines[i].empty());
-    absl::StrAppend(&indented, i == 0 ? "" : "\n", indents ? indent : "", lines[i]);
-  }
-  return JinjaValue::String(std::move(indented));
-}
-
 }  // namespace
 
 absl::StatusOr<JinjaValue> JinjaMemberAt(const JinjaValue& value, const JinjaValue& path,
@@ -286,7 +279,6 @@ const absl::flat_hash_map<absl::string_view, JinjaFilter>& JinjaSequenceFilters(
       {"float", FloatFilter},
       {"round", RoundFilter},
       {"abs", AbsFilter},
-      {"indent", IndentFilter},
   };
   return *filters;
 }

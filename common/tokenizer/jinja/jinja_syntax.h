@@ -43,7 +43,16 @@ struct JinjaExpression {
   JinjaValue constant;
   std::vector<JinjaExpressionPtr> operands;
   std::vector<std::string> operators;
-  std::vector<std::pair<std::string, JinjaExpressionPtr>> arguments;  // positional ones have no name
+  // Positional ones have no name; "*" and "**" are those that a list or a dict gives.
+  std::vector<std::pair<std::string, JinjaExpressionPtr>> arguments;
+};
+
+// What is assigned to: a name, an attribute of a namespace, or several of these.
+struct JinjaTarget {
+  std::string name;
+  std::string attribute;
+  bool is_tuple = false;
+  std::vector<JinjaTarget> items;
 };
 
 // A name that no template can write.
@@ -59,11 +68,14 @@ struct JinjaStatement {
     kText,         // text
     kOutput,       // expression
     kIf,           // bodies[i] for the first conditions[i] that holds; a null condition is "else"
-    kFor,          // names in expression [if condition], bodies[0], else bodies[1]
-    kSet,          // names or text.names[0] (an attribute of a namespace) = expression
-    kSetBlock,     // names[0] = what bodies[0] outputs
+    kFor,          // target in expression [if conditions[0]], bodies[0], else bodies[1]
+    kSet,          // target = expression
+    kSetBlock,     // target = what bodies[0] outputs, filtered by expression unless that is null
     kMacro,        // macro
-    kBlock,        // bodies[0]
+    kScope,        // bodies[0], whose names end with it
+    kBlock,        // the same, and it sees the template's own names alone unless is_scoped
+    kWith,         // targets[i] = conditions[i], bodies[0]
+    kCall,         // expression, a call, whose `caller` is macro
     kFilterBlock,  // expression, with the name kJinjaCaptured for what bodies[0] outputs
     kBreak,
     kContinue,
@@ -71,7 +83,10 @@ struct JinjaStatement {
   Kind kind;
   int line = 1;
   std::string text;
-  std::vector<std::string> names;
+  JinjaTarget target;
+  std::vector<JinjaTarget> targets;
+  bool is_recursive = false;
+  bool is_scoped = false;
   JinjaExpressionPtr expression;
   std::vector<JinjaExpressionPtr> conditions;
   std::vector<JinjaBody> bodies;
@@ -82,10 +97,15 @@ struct JinjaMacro {
   std::string name;
   std::vector<std::pair<std::string, JinjaExpressionPtr>> parameters;  // with defaults or null
   JinjaBody body;
+  // Which of these names it uses, and so takes more arguments than its parameters.
+  bool uses_caller = false;
+  bool uses_varargs = false;
+  bool uses_kwargs = false;
 };
 
-// Parses a template. InvalidArgument, with the line, for malformed text. Unimplemented for features of Jinja
-// that chat templates do not use (inheritance, includes, recursive loops and so on).
+// Parses a template. InvalidArgument, with the line, for malformed text, and for filters and tests with
+// arguments that they do not take. Unimplemented, with the line and the name, for what Jinja or Python has
+// and this engine has not: other templates (include, import, extends), some filters, functions and methods.
 absl::StatusOr<JinjaBody> ParseJinja(absl::string_view source);
 
 }  // namespace tandem

@@ -7,7 +7,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/jinja/python_text.h"
 #include "common/tokenizer/unicode/unicode.h"
 
 namespace tandem {
@@ -18,7 +20,7 @@ constexpr int kMaxDepth = 64;
 int DepthOf(const JinjaValue& value) {
   if (const auto* list = value.As<std::shared_ptr<const JinjaList>>()) return (*list)->depth;
   if (const auto* dict = value.As<std::shared_ptr<const JinjaDict>>()) return (*dict)->depth;
-  if (const auto* loop = value.As<std::shared_ptr<const JinjaLoop>>()) return (*loop)->list->depth;
+  if (const auto* loop = value.As<std::shared_ptr<const JinjaLoop>>()) return (*loop)->state->list->depth;
   if (const auto* callable = value.As<std::shared_ptr<const JinjaCallable>>())
     return DepthOf((*callable)->self) + 1;
   return 0;
@@ -58,151 +60,28 @@ const double* AsNumber(const JinjaValue& value, double& storage) {
 std::string StringRepr(absl::string_view text) {
   const char quote = absl::StrContains(text, "'") && !absl::StrContains(text, "\"") ? '"' : '\'';
   std::string out(1, quote);
-  for (char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == quote || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (byte < 0x20 || byte == 0x7F) {
-      absl::StrAppendFormat(&out, "\\x%02x", byte);
+  while (!text.empty()) {
+    const Utf8Unit unit = ReadUtf8(text);
+    const absl::string_view character = text.substr(0, unit.length);
+    text.remove_prefix(unit.length);
+    const uint32_t c = unit.code_point;
+    if (c == static_cast<uint32_t>(quote) || c == '\\') {
+      absl::StrAppend(&out, "\\", character);
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      absl::StrAppend(&out, c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t");
+    } else if (IsPythonPrintable(c)) {
+      absl::StrAppend(&out, character);
+    } else if (c < 0x100) {
+      absl::StrAppendFormat(&out, "\\x%02x", c);
+    } else if (c < 0x10000) {
+      absl::StrAppendFormat(&out, "\\u%04x", c);
     } else {
-      out += c;
+      absl::StrAppendFormat(&out, "\\U%08x", c);
     }
   }
   out += quote;
   return out;
 }
-
-void AppendJsonString(absl::string_view text, std::string& out) {
-  out += '"';
-  for (char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          absl::StrAppendFormat(&out, "\\u%04x", static_cast<unsigned char>(c));
-        } else {
-          out += c;
-        }
-    }
-  }
-  out += '"';
-}
-
-std::string JsonFloat(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return FloatText(value);
-}
-
-// Writes a value as JSON to `out`, and charges the budget for it.
-class JsonWriter {
- public:
-  JsonWriter(int indent, JinjaBudget& budget) : indent_(indent), budget_(budget) {}
-
-  absl::Status Write(const JinjaValue& value, int level) {
-    TANDEM_RETURN_IF_ERROR(budget_.Step());
-    const size_t before = out_.size();
-    if (const std::string* text = value.AsString()) {
-      AppendJsonString(*text, out_);
-      return budget_.Bytes(out_.size() - before);
-    }
-    if (value.IsNone()) {
-      out_ += "null";
-    } else if (const bool* b = value.As<bool>()) {
-      out_ += *b ? "true" : "false";
-    } else if (const int64_t* i = value.As<int64_t>()) {
-      absl::StrAppend(&out_, *i);
-    } else if (const double* d = value.As<double>()) {
-      out_ += JsonFloat(*d);
-    } else if (const JinjaValue::Items* items = value.AsItems()) {
-      return WriteList(*items, level);
-    } else if (const JinjaDict* dict = value.AsDict()) {
-      return WriteDict(*dict, level);
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat("a value of type ", value.TypeName(), " is not JSON"));
-    }
-    return absl::OkStatus();
-  }
-
-  std::string Finish() { return std::move(out_); }
-
- private:
-  void BeginLine(int level) {
-    if (indent_ < 0) return;
-    out_ += '\n';
-    out_.append(static_cast<size_t>(level) * static_cast<size_t>(indent_), ' ');
-  }
-  void Separate(size_t index, int level) {
-    if (index > 0) out_ += indent_ < 0 ? ", " : ",";
-    BeginLine(level);
-  }
-
-  absl::Status WriteList(const JinjaValue::Items& items, int level) {
-    out_ += '[';
-    for (size_t i = 0; i < items.size(); ++i) {
-      Separate(i, level + 1);
-      TANDEM_RETURN_IF_ERROR(Write(items[i], level + 1));
-    }
-    if (!items.empty()) BeginLine(level);
-    out_ += ']';
-    return absl::OkStatus();
-  }
-  // Like json.dumps, writes keys that are not strings as strings.
-  void WriteKey(const JinjaValue& key) {
-    if (const std::string* text = key.AsString()) return AppendJsonString(*text, out_);
-    const double* number = key.As<double>();
-    const bool* flag = key.As<bool>();
-    absl::StrAppend(&out_, "\"",
-                    flag != nullptr     ? (*flag ? "true" : "false")
-                    : number != nullptr ? JsonFloat(*number)
-                    : key.IsNone()      ? "null"
-                                        : absl::StrCat(*key.As<int64_t>()),
-                    "\"");
-  }
-  absl::Status WriteDict(const JinjaDict& dict, int level) {
-    out_ += '{';
-    for (size_t i = 0; i < dict.members.size(); ++i) {
-      Separate(i, level + 1);
-      WriteKey(dict.members[i].first);
-      out_ += ": ";
-      TANDEM_RETURN_IF_ERROR(Write(dict.members[i].second, level + 1));
-    }
-    if (!dict.members.empty()) BeginLine(level);
-    out_ += '}';
-    return absl::OkStatus();
-  }
-
-  int indent_;
-  JinjaBudget& budget_;
-  std::string out_;
-};
 
 }  // namespace
 
@@ -236,8 +115,13 @@ absl::StatusOr<JinjaValue> JinjaValue::Dict(Members members) {
 }
 
 const std::string* JinjaValue::AsString() const {
-  const auto* text = As<JinjaString>();
-  return text == nullptr ? nullptr : text->get();
+  if (const auto* text = As<JinjaString>()) return text->get();
+  const auto* markup = As<JinjaMarkup>();
+  return markup == nullptr ? nullptr : markup->text.get();
+}
+
+bool JinjaValue::IsTuple() const {
+  return AsItems() != nullptr && (ListKind() == kTuple || ListKind() == kGroup);
 }
 
 const JinjaValue::Items* JinjaValue::AsItems() const {
@@ -256,7 +140,7 @@ const JinjaDict* JinjaValue::AsDict() const {
 
 absl::string_view JinjaValue::TypeName() const {
   static constexpr absl::string_view kNames[] = {"undefined", "none", "bool",      "int",  "float",   "str",
-                                                 "list",      "dict", "namespace", "loop", "callable"};
+                                                 "list",      "dict", "namespace", "loop", "callable", "Markup"};
   return kNames[value_.index()];
 }
 
@@ -281,8 +165,10 @@ const JinjaValue* JinjaDict::Find(const JinjaValue& key) const {
 absl::Status CheckJinjaKey(const JinjaValue& key) {
   double number = 0;
   if (key.AsString() != nullptr || key.IsNone() || AsNumber(key, number) != nullptr) return absl::OkStatus();
-  if (key.AsItems() != nullptr && key.ListKind() == JinjaValue::kTuple)
-    return absl::UnimplementedError("tuples as keys are not supported");
+  if (key.IsTuple()) {
+    for (const JinjaValue& item : *key.AsItems()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(item));
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat("a value of type ", key.TypeName(), " cannot be a key"));
 }
 
@@ -294,7 +180,20 @@ bool SameJinjaKey(const JinjaValue& a, const JinjaValue& b) {
   double a_number = 0;
   double b_number = 0;
   if (AsNumber(a, a_number) != nullptr && AsNumber(b, b_number) != nullptr) return a_number == b_number;
+  if (a.IsTuple() && b.IsTuple()) {
+    return std::equal(a.AsItems()->begin(), a.AsItems()->end(), b.AsItems()->begin(), b.AsItems()->end(),
+                      SameJinjaKey);
+  }
   return a.IsNone() && b.IsNone();
+}
+
+std::string JinjaFloatText(double value) {
+  return FloatText(value);
+}
+
+std::string JinjaEscaped(absl::string_view text) {
+  return absl::StrReplaceAll(
+      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}});
 }
 
 absl::StatusOr<std::string> JinjaToText(const JinjaValue& value, JinjaBudget& budget) {
@@ -314,14 +213,14 @@ absl::StatusOr<std::string> JinjaToRepr(const JinjaValue& value, JinjaBudget& bu
   if (const double* d = value.As<double>()) return FloatText(*d);
   std::string out;
   if (const std::string* text = value.AsString()) {
-    out = StringRepr(*text);
+    out = value.IsMarkup() ? absl::StrCat("Markup(", StringRepr(*text), ")") : StringRepr(*text);
   } else if (const JinjaValue::Items* items = value.AsItems()) {
     for (const JinjaValue& item : *items) {
       TANDEM_ASSIGN_OR_RETURN(const std::string part, JinjaToRepr(item, budget));
       absl::StrAppend(&out, out.empty() ? "" : ", ", part);
     }
     const std::string& kind = value.ListKind();
-    if (kind == JinjaValue::kTuple) {
+    if (value.IsTuple()) {
       out = absl::StrCat("(", out, items->size() == 1 ? ",)" : ")");
     } else if (absl::StartsWith(kind, "range(")) {
       out = kind;
@@ -344,12 +243,6 @@ absl::StatusOr<std::string> JinjaToRepr(const JinjaValue& value, JinjaBudget& bu
   return out;
 }
 
-absl::StatusOr<std::string> JinjaToJson(const JinjaValue& value, int indent, JinjaBudget& budget) {
-  JsonWriter writer(indent, budget);
-  TANDEM_RETURN_IF_ERROR(writer.Write(value, 0));
-  return writer.Finish();
-}
-
 absl::StatusOr<bool> JinjaEqual(const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget) {
   TANDEM_RETURN_IF_ERROR(budget.Step());
   double a_number = 0;
@@ -364,9 +257,7 @@ absl::StatusOr<bool> JinjaEqual(const JinjaValue& a, const JinjaValue& b, JinjaB
   if (a.IsNone() || b.IsNone()) return a.IsNone() && b.IsNone();
   if (a.AsItems() != nullptr && b.AsItems() != nullptr) {
     // Lists and tuples are never equal.
-    const bool is_list = a.ListKind().empty();
-    const bool is_tuple = a.ListKind() == JinjaValue::kTuple;
-    if (is_list != b.ListKind().empty() || is_tuple != (b.ListKind() == JinjaValue::kTuple)) return false;
+    if (a.ListKind().empty() != b.ListKind().empty() || a.IsTuple() != b.IsTuple()) return false;
     if (a.AsItems()->size() != b.AsItems()->size()) return false;
     for (size_t i = 0; i < a.AsItems()->size(); ++i) {
       TANDEM_ASSIGN_OR_RETURN(const bool same, JinjaEqual((*a.AsItems())[i], (*b.AsItems())[i], budget));
@@ -397,6 +288,16 @@ absl::StatusOr<bool> JinjaLess(const JinjaValue& a, const JinjaValue& b, JinjaBu
   if (a.AsString() != nullptr && b.AsString() != nullptr) {
     TANDEM_RETURN_IF_ERROR(budget.Bytes(std::min(a.AsString()->size(), b.AsString()->size())));
     return *a.AsString() < *b.AsString();  // UTF-8 sorts like code points
+  }
+  if (a.AsItems() != nullptr && b.AsItems() != nullptr && a.IsTuple() == b.IsTuple() &&
+      a.ListKind().empty() == b.ListKind().empty()) {
+    const JinjaValue::Items& left = *a.AsItems();
+    const JinjaValue::Items& right = *b.AsItems();
+    for (size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
+      TANDEM_ASSIGN_OR_RETURN(const bool same, JinjaEqual(left[i], right[i], budget));
+      if (!same) return JinjaLess(left[i], right[i], budget);
+    }
+    return left.size() < right.size();
   }
   return absl::InvalidArgumentError(absl::StrCat("cannot order ", a.TypeName(), " and ", b.TypeName()));
 }

@@ -27,9 +27,15 @@ struct JinjaDict;
 struct JinjaNamespace;
 struct JinjaLoop;
 struct JinjaCallable;
-struct JinjaMacro;  // a syntax node, in jinja_syntax.h
+struct JinjaMacro;      // Syntax nodes, in jinja_syntax.h.
+struct JinjaStatement;
+struct JinjaFrame;      // In jinja_interpreter.h.
 
 using JinjaString = std::shared_ptr<const std::string>;
+// A text that counts as HTML: what the filters safe and escape make.
+struct JinjaMarkup {
+  JinjaString text;
+};
 
 // The remaining budget of a rendering. Templates come with models from elsewhere, so every step and every
 // byte created or searched is counted.
@@ -51,9 +57,9 @@ class JinjaValue {
   using Variant = std::variant<JinjaUndefined, JinjaNone, bool, int64_t, double, JinjaString,
                                std::shared_ptr<const JinjaList>, std::shared_ptr<const JinjaDict>,
                                std::shared_ptr<JinjaNamespace>, std::shared_ptr<const JinjaLoop>,
-                               std::shared_ptr<const JinjaCallable>>;
+                               std::shared_ptr<const JinjaCallable>, JinjaMarkup>;
   using Items = std::vector<JinjaValue>;
-  // Keys are strings, numbers, bools or none.
+  // Keys are strings, numbers, bools, none, or tuples of these.
   using Members = std::vector<std::pair<JinjaValue, JinjaValue>>;
 
   JinjaValue() : value_(JinjaNone()) {}
@@ -68,10 +74,14 @@ class JinjaValue {
   static JinjaValue String(std::string value) {
     return JinjaValue(Variant(std::make_shared<const std::string>(std::move(value))));
   }
+  static JinjaValue Markup(std::string value) {
+    return JinjaValue(Variant(JinjaMarkup{std::make_shared<const std::string>(std::move(value))}));
+  }
   // InvalidArgument when they nest deeper than 64 levels: everything that walks values recurses.
-  // `kind` says what else than a list it is: kTuple, the name of a dict's view ("dict_items"), or what Python
-  // prints a range as.
+  // `kind` says what else than a list it is: kTuple, kGroup (a tuple of groupby, with names), the name of a
+  // dict's view ("dict_items"), or what Python prints a range as.
   static constexpr char kTuple[] = "tuple";
+  static constexpr char kGroup[] = "group";
   static absl::StatusOr<JinjaValue> List(Items items, std::string kind = {});
   static absl::StatusOr<JinjaValue> Dict(Members members);
 
@@ -84,6 +94,8 @@ class JinjaValue {
   const std::string* AsString() const;  // null unless it is a string; likewise below
   const Items* AsItems() const;
   const std::string& ListKind() const;  // Of what has items.
+  bool IsTuple() const;
+  bool IsMarkup() const { return As<JinjaMarkup>() != nullptr; }
   const JinjaDict* AsDict() const;
 
   // Python's name of the type, for messages.
@@ -108,13 +120,30 @@ struct JinjaDict {
   const JinjaValue* Find(const JinjaValue& key) const;
 };
 
+// What namespace(), cycler() and joiner() make.
 struct JinjaNamespace {
+  enum class Kind { kNamespace, kCycler, kJoiner };
+  Kind kind = Kind::kNamespace;
   std::map<std::string, JinjaValue> members;
+  // Of a cycler, and the separator of a joiner.
+  JinjaValue::Items items;
+  size_t position = 0;
 };
 
-// The variable `loop`. Shares the list it runs over.
-struct JinjaLoop {
+// What the passes of a loop share.
+struct JinjaLoopState {
   std::shared_ptr<const JinjaList> list;
+  size_t depth = 0;  // Of recursion, from 0.
+  // For a recursive loop: how to run it again.
+  const JinjaStatement* recursive = nullptr;
+  std::shared_ptr<JinjaFrame> frame;
+  std::vector<JinjaValue> last_changed;  // What loop.changed() saw last.
+  bool has_changed = false;
+};
+
+// The variable `loop`.
+struct JinjaLoop {
+  std::shared_ptr<JinjaLoopState> state;
   size_t index;
 };
 
@@ -123,17 +152,20 @@ struct JinjaCallable {
   enum class Kind { kFunction, kMethod, kMacro };
   Kind kind;
   std::string name;
-  JinjaValue self;
+  JinjaValue self = {};
   const JinjaMacro* macro = nullptr;
+  std::shared_ptr<JinjaFrame> frame = nullptr;  // Where the macro is defined.
 };
 
-// Python's str(), repr() and json.dumps(ensure_ascii=False). `indent` < 0 writes JSON in one line.
+// Python's str() and repr().
 absl::StatusOr<std::string> JinjaToText(const JinjaValue& value, JinjaBudget& budget);
 absl::StatusOr<std::string> JinjaToRepr(const JinjaValue& value, JinjaBudget& budget);
-absl::StatusOr<std::string> JinjaToJson(const JinjaValue& value, int indent, JinjaBudget& budget);
+std::string JinjaFloatText(double value);
 
-// Whether a dict may have the value as a key: InvalidArgument for what Python cannot hash, Unimplemented for
-// tuples.
+// Python's escape() of HTML.
+std::string JinjaEscaped(absl::string_view text);
+
+// Whether a dict may have the value as a key: InvalidArgument for what Python cannot hash.
 absl::Status CheckJinjaKey(const JinjaValue& key);
 // Whether two keys are one.
 bool SameJinjaKey(const JinjaValue& a, const JinjaValue& b);
