@@ -127,9 +127,10 @@ class ConfigReader {
       // Some are lists with a number for each layer.
       const nlohmann::json* const value = Find(absl::StrCat(prefix_, key));
       if (value != nullptr && (value->is_number() || value->is_array())) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          file_.path(), ": key ", prefix_, key, ": found ", value == nullptr ? "nothing" : PrintableValue(*value),
-          ", expected a number, as an architecture ", architecture.name, " has"));
+      return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": key ", prefix_, key, ": found ",
+                                                     value == nullptr ? "nothing" : PrintableValue(*value),
+                                                     ", expected a number, as an architecture ",
+                                                     architecture.name, " has"));
     }
     return absl::OkStatus();
   }

@@ -294,7 +294,7 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body, boo
   if (logprobs) completion.logprobs = static_cast<uint32_t>(top.value_or(0));
   if (completion.logprobs.has_value()) request.mutable_output()->set_logprobs(*completion.logprobs);
   ReadChat(body, fields, completion.names, *request.mutable_chat());
-  for (const char* name : {"chat_template", "audio", "web_search_options", "mm_processor_kwargs"})
+  for (const char* name : {"chat_template", "audio", "web_search_options"})
     fields.Refuse(name, "not supported", Json::object());
   if (fields.Flag("include_reasoning") == false) {
     fields.Fail("include_reasoning", "expected true: the answer contains all generated text",
