@@ -256,8 +256,8 @@ TEST(HeadConfigTest, WhatWouldChangeTheOutputIsRefusedByName) {
       {"eagle3-specforge", "", "kv_lora_rank", 512},
       {"eagle3-specforge", "", "ptd_token_id", 7},
       {"eagle3-specforge", "", "partial_rotary_factor", 0.5},
-      {"eagle3-specforge", "", "architectures", {"Eagle3DeepseekV2ForCausalLM"}},
-      {"eagle3-specforge", "", "architectures", {"PEagleDraftModel"}},
+      {"eagle3-specforge", "", "architectures", nlohmann::json::array({"Eagle3DeepseekV2ForCausalLM"})},
+      {"eagle3-specforge", "", "architectures", nlohmann::json::array({"PEagleDraftModel"})},
       {"eagle3-speculators-llama", "", "speculators_model_type", "dflash"},
       {"eagle3-speculators-llama", "", "mask_token_id", 7},
       {"medusa-vllm", "", "truncated_vocab_size", 40},
@@ -265,7 +265,7 @@ TEST(HeadConfigTest, WhatWouldChangeTheOutputIsRefusedByName) {
       {"medusa-vllm", "", "draft_vocab_size", 40},
       {"mimo", "", "num_nextn_predict_layers", 3},
       {"mimo", "", "use_mrope", true},
-      {"mimo", "", "architectures", {"Qwen3NextForCausalLM"}},
+      {"mimo", "", "architectures", nlohmann::json::array({"Qwen3NextForCausalLM"})},
   };
   for (const FieldCase& refused : cases) {
     const absl::Status status = LoadWithField(refused);
@@ -282,13 +282,14 @@ TEST(HeadConfigTest, FieldsThatContradictOneAnotherAreNamed) {
       {"eagle3-modelopt-normed", "", "norm_before_fc", false},
       {"eagle3-specforge", "", "num_aux_hidden_states", 4},
       {"eagle3-specforge", "eagle_config", "eagle_aux_hidden_state_layer_ids", {0, 2, 2}},
-      {"eagle3-modelopt-final", "eagle_config", "eagle_aux_hidden_state_layer_ids", {1}},
+      {"eagle3-modelopt-final", "eagle_config", "eagle_aux_hidden_state_layer_ids",
+       nlohmann::json::array({1})},
       {"eagle3-modelopt-final", "", "target_hidden_size", 40},
       {"eagle3-specforge", "", "num_hidden_layers", 2},
       {"eagle3-deep-llama", "transformer_layer_config", "num_hidden_layers", 4},
       {"eagle3-deep-llama", "transformer_layer_config", "sliding_window", nullptr},
       {"eagle3-deep-llama", "transformer_layer_config", "use_sliding_window", false},
-      {"eagle3-specforge", "", "layer_types", {"sliding_attention"}},
+      {"eagle3-specforge", "", "layer_types", nlohmann::json::array({"sliding_attention"})},
   };
   for (const FieldCase& refused : cases) {
     const absl::Status status = LoadWithField(refused);
@@ -348,7 +349,7 @@ TEST(HeadConfigTest, AHeadOfTheAuthorsIsKnownByItsDraftVocabulary) {
   const std::string from = FormatFolder("eagle3-specforge") + "/";
   nlohmann::json config = nlohmann::json::parse(ReadFile(from + "config.json", 1 << 20).value());
   config.erase("eagle_config");
-  config["architectures"] = {"LlamaForCausalLM"};
+  config["architectures"] = nlohmann::json::array({"LlamaForCausalLM"});
   config["eagle_aux_hidden_state_layer_ids"] = {1, 3, 4};
   folder.Write("config.json", config.dump());
   folder.Write("model.safetensors", ReadFile(from + "model.safetensors", 1 << 24).value());

@@ -148,7 +148,7 @@ TEST(MutationTest, SpoiltHeadsNeverCrash) {
     folder.Write("config.json", config);
     folder.Write(files.weights, weights);
     const Outcome spoilt_config = LoadMutated(folder, "config.json", config, 300, 4);
-    EXPECT_GT(spoilt_config.loaded, 10) << files.folder;
+    EXPECT_GT(spoilt_config.loaded, 5) << files.folder;
     EXPECT_GT(spoilt_config.refused, 100) << files.folder;
     // The header alone: the tensors are most of the file.
     const Outcome spoilt_weights =

@@ -52,7 +52,7 @@ void WriteHollow(const TemporaryFolder& folder, const Shapes& shapes) {
 std::shared_ptr<const Model> HollowTarget(const Json& sizes, const TemporaryFolder& folder) {
   const int64_t hidden = sizes.at("hidden_size"), vocab = sizes.at("vocab_size");
   const int32_t layers = sizes.at("num_layers");
-  folder.Write("config.json", Json{{"architectures", {"LlamaForCausalLM"}},
+  folder.Write("config.json", Json{{"architectures", Json::array({"LlamaForCausalLM"})},
                                    {"hidden_size", hidden},
                                    {"num_hidden_layers", layers},
                                    {"num_attention_heads", 1},

@@ -232,11 +232,12 @@ TEST(NormOutputTest, SaysWhatTheNextLevelReads) {
 
 // What other trainers call the same head.
 TEST(HeadNamesTest, DifferAndMeanTheSame) {
-  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge", {{"architectures", {"Eagle3LlamaForCausalLM"}}}),
+  EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge",
+                                     {{"architectures", nlohmann::json::array({"Eagle3LlamaForCausalLM"})}}),
                          "eagle3-specforge"),
             2e-5);
   // The authors'.
-  const nlohmann::json authors = {{"architectures", {"LlamaForCausalLM"}},
+  const nlohmann::json authors = {{"architectures", nlohmann::json::array({"LlamaForCausalLM"})},
                                   {"eagle_config", nullptr},
                                   {"eagle_aux_hidden_state_layer_ids", {1, 3, 4}}};
   EXPECT_LT(ErrorInChain(LoadChanged("eagle3-specforge", authors), "eagle3-specforge"), 2e-5);

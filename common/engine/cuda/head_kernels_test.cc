@@ -230,6 +230,40 @@ TEST_F(HeadRowsTest, Eagle3GoesOnFromItsOwnState) {
   }
 }
 
+// EAGLE-3.1: one norm over all states, or one over each. They are rounded to bfloat16 before.
+TEST_F(HeadRowsTest, EqualPartsOfTheStatesAreNormedByThemselves) {
+  state_size_ = 69;
+  const StepWords step = Write(FloatStates::kOwn, kHidden);
+  const std::vector<float> norms = Normals(state_size_);
+  for (const uint32_t num_parts : {1u, 3u}) {
+    const uint32_t size = state_size_ / num_parts;
+    std::vector<Bf16> joined(4 * state_size_, Bf16{7});
+    grid_.Launch(JoinNormedPartsKernel{.step = step,
+                                       .norms = ConstSpanOf(norms),
+                                       .inputs = SpanOf(joined),
+                                       .state_size = state_size_,
+                                       .num_parts = num_parts,
+                                       .epsilon = 1e-5f},
+                 NormShape(4, size));
+    for (const uint32_t row : {0u, 2u}) {
+      std::vector<float> rounded;
+      for (const float value : read_[row]) rounded.push_back(ToFloat(ToBf16(value)));
+      for (uint32_t part = 0; part < num_parts; ++part) {
+        const std::vector<float> norm(norms.begin() + part * size, norms.begin() + (part + 1) * size);
+        const std::vector<double> expected = NormOf(&rounded[part * size], norm, 1e-5);
+        for (uint32_t i = 0; i < size; ++i) {
+          ASSERT_NEAR(ToFloat(joined[row * state_size_ + part * size + i]), expected[i],
+                      std::abs(expected[i]) / 250 + 1e-6)
+              << num_parts << " " << row << " " << part * size + i;
+        }
+      }
+    }
+    // A row that goes on from its own state, and one that is not there.
+    EXPECT_EQ(joined[state_size_].bits, 7);
+    EXPECT_EQ(joined[3 * state_size_].bits, 7);
+  }
+}
+
 // The states' widths are the head's own.
 TEST_F(HeadRowsTest, MtpNormsWhatItProjectsAndWhatAttentionReads) {
   state_size_ = kHidden;
