@@ -266,6 +266,8 @@ std::optional<int64_t> IntegerOfBase(absl::string_view text, int64_t base) {
 }
 
 Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
+  if (const auto* undefined = value.As<JinjaUndefined>())
+    return absl::InvalidArgumentError(absl::StrCat("'", undefined->name, "' is undefined"));
   if (value.As<int64_t>() != nullptr) return value;
   if (const bool* b = value.As<bool>()) return JinjaValue::Int(*b ? 1 : 0);
   double number = std::nan("");
@@ -284,7 +286,9 @@ Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
     if (text->find_first_of("xX") != std::string::npos || !absl::SimpleAtod(PythonDigits(*text), &number))
       number = std::nan("");
   }
-  if (std::fabs(number) < 9e18) return JinjaValue::Int(static_cast<int64_t>(number));
+  if (std::isfinite(number) && std::fabs(number) >= 9e18)
+    return absl::InvalidArgumentError("an integer overflows 64 bits");
+  if (std::isfinite(number)) return JinjaValue::Int(static_cast<int64_t>(number));
   const JinjaValue* fallback = arguments.Find(0, "default");
   return fallback == nullptr ? JinjaValue::Int(0) : *fallback;
 }
@@ -389,8 +393,6 @@ std::optional<bool> SimpleTest(absl::string_view name, const JinjaValue& value) 
   if (name == "number") return is_int || is_float || is_bool;
   if (name == "callable") return IsCallable(value);
   if (name == "escaped") return value.IsMarkup();
-  if (name == "filter") return value.AsString() != nullptr && FindJinjaFilter(*value.AsString()) != nullptr;
-  if (name == "test") return value.AsString() != nullptr && FindJinjaTest(*value.AsString()) != nullptr;
   return std::nullopt;
 }
 
@@ -424,6 +426,12 @@ absl::StatusOr<bool> ApplyJinjaTest(absl::string_view name, const JinjaValue& va
   if (signature == nullptr) return absl::UnimplementedError(absl::StrCat("test '", name, "' is not supported"));
   TANDEM_RETURN_IF_ERROR(CheckJinjaCall(*signature, absl::StrCat("test '", name, "'"), arguments));
   if (const std::optional<bool> holds = SimpleTest(name, value)) return *holds;
+  if (name == "filter" || name == "test") {
+    if (!value.IsUndefined()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(value));
+    if (value.AsString() == nullptr) return false;
+    return (name == "filter" ? FindJinjaFilter(*value.AsString()) : FindJinjaTest(*value.AsString())) !=
+           nullptr;
+  }
   if (name == "lower" || name == "upper") {
     TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
     return name == "lower" ? PythonIsLower(text) : PythonIsUpper(text);

@@ -67,8 +67,7 @@ class JsonWriter {
       absl::StrAppend(&out_, *i);
     } else if (const double* d = value.As<double>()) {
       out_ += FloatText(*d);
-    } else if (value.AsItems() != nullptr &&
-               (value.ListKind().empty() || value.ListKind() == JinjaValue::kTuple)) {
+    } else if (value.AsItems() != nullptr && (value.ListKind().empty() || value.IsTuple())) {
       return WriteList(*value.AsItems(), level);
     } else if (const JinjaDict* dict = value.AsDict()) {
       return WriteDict(*dict, level);

@@ -96,6 +96,7 @@ Result UniqueFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
       KeysOf(items, arguments.Find(1, "attribute"), IsSet(arguments, 0, "case_sensitive"), budget));
   std::vector<size_t> kept;
   for (size_t i = 0; i < keys.size(); ++i) {
+    if (!keys[i].IsUndefined()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(keys[i]));
     bool is_known = false;
     for (const size_t before : kept) {
       TANDEM_ASSIGN_OR_RETURN(is_known, JinjaEqual(keys[before], keys[i], budget));
@@ -204,6 +205,8 @@ const double* NumberOf(const JinjaValue& value, double& storage) {
 }
 
 Result FloatFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
+  if (const auto* undefined = value.As<JinjaUndefined>())
+    return absl::InvalidArgumentError(absl::StrCat("'", undefined->name, "' is undefined"));
   double number = 0.0;
   if (NumberOf(value, number) != nullptr) return JinjaValue::Float(number);
   const JinjaValue* fallback = arguments.Find(0, "default");

@@ -87,8 +87,8 @@ Result HasAffix(const std::string& text, const JinjaArguments& arguments, bool a
     return part.exists && (at_start ? absl::StartsWith(part.text, affix) : absl::EndsWith(part.text, affix));
   };
   const JinjaValue* affix = arguments.Find(0, "prefix");
-  if (affix == nullptr || (affix->AsString() == nullptr && affix->AsItems() == nullptr)) {
-    return absl::InvalidArgumentError("startswith and endswith expect a string or several");
+  if (affix == nullptr || (affix->AsString() == nullptr && !affix->IsTuple())) {
+    return absl::InvalidArgumentError("startswith and endswith expect a string or a tuple of them");
   }
   if (affix->AsString() != nullptr) return JinjaValue::Bool(matches(*affix->AsString()));
   for (const JinjaValue& choice : *affix->AsItems()) {

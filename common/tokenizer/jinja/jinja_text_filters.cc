@@ -77,7 +77,8 @@ Result FormatFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
 }
 
 Result IndentFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
+  if (value.AsString() == nullptr) return absl::InvalidArgumentError("indent expects a string");
+  const std::string& text = *value.AsString();
   const JinjaValue* width = arguments.Find(0, "width");
   std::string indent(4, ' ');
   if (width != nullptr && width->AsString() != nullptr) {
@@ -101,9 +102,8 @@ Result IndentFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
 }
 
 Result TruncateFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
-  if (value.AsString() == nullptr) return absl::InvalidArgumentError("truncate expects a string");
-  const std::string& text = *value.AsString();
-  TANDEM_RETURN_IF_ERROR(budget.Bytes(text.size()));
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue full_length, ApplyJinjaFilter("length", value, {}, budget));
+  const int64_t length = *full_length.As<int64_t>();
   TANDEM_ASSIGN_OR_RETURN(const int64_t most, IntegerOr(arguments, 0, "length", 255));
   TANDEM_ASSIGN_OR_RETURN(const int64_t leeway, IntegerOr(arguments, 3, "leeway", 5));
   std::string end = "...";
@@ -113,9 +113,10 @@ Result TruncateFilter(const JinjaValue& value, const JinjaArguments& arguments, 
   const auto end_length = static_cast<int64_t>(CountCharacters(end));
   if (most < end_length || leeway < 0 || most > (int64_t{1} << 40))
     return absl::InvalidArgumentError("truncate expects a length that has room for the end");
-  const auto length = static_cast<int64_t>(CountCharacters(text));
+  // Anything with a length that is not cut stays as it is.
   if (length <= most || length - most <= leeway) return value;
-  absl::string_view kept = CharacterRange(text, 0, static_cast<size_t>(most - end_length));
+  if (value.AsString() == nullptr) return absl::InvalidArgumentError("truncate expects a string");
+  absl::string_view kept = CharacterRange(*value.AsString(), 0, static_cast<size_t>(most - end_length));
   if (!IsSet(arguments, 1, "killwords")) kept = kept.substr(0, kept.rfind(' '));
   return JinjaTextLike(value, absl::StrCat(kept, end));
 }
@@ -126,7 +127,9 @@ Result FileSizeFilter(const JinjaValue& value, const JinjaArguments& arguments, 
     bytes = static_cast<double>(*integer);
   } else if (const double* number = value.As<double>()) {
     bytes = *number;
-  } else if (value.AsString() == nullptr || !absl::SimpleAtod(*value.AsString(), &bytes)) {
+  } else if (const bool* flag = value.As<bool>()) {
+    bytes = *flag ? 1 : 0;
+  } else if (value.AsString() == nullptr || !absl::SimpleAtod(PythonDigits(*value.AsString()), &bytes)) {
     return absl::InvalidArgumentError("filesizeformat expects a number");
   }
   const bool binary = IsSet(arguments, 0, "binary");

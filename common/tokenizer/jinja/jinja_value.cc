@@ -313,6 +313,7 @@ absl::StatusOr<bool> JinjaContains(const JinjaValue& haystack, const JinjaValue&
   }
   if (const JinjaDict* dict = haystack.AsDict()) {
     TANDEM_RETURN_IF_ERROR(budget.Bytes(dict->members.size()));
+    if (!needle.IsUndefined()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(needle));
     return dict->Find(needle) != nullptr;
   }
   if (haystack.IsUndefined()) return false;
