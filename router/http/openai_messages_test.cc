@@ -28,8 +28,9 @@ v1::ChatPrompt Read(const std::string& fields, std::string* problem = nullptr) {
 }
 
 v1::ChatMessage Message(const std::string& content) {
-  return Read(absl::StrCat(R"("messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}])",
-                           content, "}]"))
+  return Read(
+             absl::StrCat(R"("messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}])",
+                          content, "}]"))
       .messages(0);
 }
 

@@ -250,8 +250,8 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body) {
   if (logprobs) completion.logprobs = static_cast<uint32_t>(top.value_or(0));
   if (completion.logprobs.has_value()) request.mutable_output()->set_logprobs(*completion.logprobs);
   ReadChat(body, fields, *request.mutable_chat());
-  for (const char* name : {"chat_template", "audio", "web_search_options", "reasoning_effort",
-                           "verbosity", "mm_processor_kwargs"}) {
+  for (const char* name : {"chat_template", "audio", "web_search_options", "reasoning_effort", "verbosity",
+                           "mm_processor_kwargs"}) {
     fields.Refuse(name, "not supported", Json::object());
   }
   if (fields.Flag("include_reasoning") == false)

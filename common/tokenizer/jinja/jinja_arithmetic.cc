@@ -2,6 +2,8 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
@@ -39,6 +41,13 @@ std::optional<int64_t> Power(int64_t base, int64_t exponent) {
   return result;
 }
 
+Result FloatPower(double left, double right) {
+  if (left == 0 && right < 0) return DivisionByZero();
+  if (left < 0 && std::isfinite(right) && right != std::floor(right))
+    return absl::InvalidArgumentError("a power is a complex number");
+  return JinjaValue::Float(std::pow(left, right));
+}
+
 Result IntegerArithmetic(absl::string_view op, int64_t left, int64_t right) {
   std::optional<int64_t> result;
   if (op == "+") result = CheckedAdd(left, right);
@@ -62,13 +71,6 @@ Result IntegerArithmetic(absl::string_view op, int64_t left, int64_t right) {
   }
   if (!result.has_value()) return absl::InvalidArgumentError("an integer overflows 64 bits");
   return JinjaValue::Int(*result);
-}
-
-Result FloatPower(double left, double right) {
-  if (left == 0 && right < 0) return DivisionByZero();
-  if (left < 0 && std::isfinite(right) && right != std::floor(right))
-    return absl::InvalidArgumentError("a power is a complex number");
-  return JinjaValue::Float(std::pow(left, right));
 }
 
 Result FloatArithmetic(absl::string_view op, double left, double right) {
@@ -174,7 +176,8 @@ Result JinjaArithmetic(absl::string_view op, const JinjaValue& left, const Jinja
   }
   if (IntegerOf(left) && IntegerOf(right)) return IntegerArithmetic(op, *IntegerOf(left), *IntegerOf(right));
   if (NumberOf(left) && NumberOf(right)) return FloatArithmetic(op, *NumberOf(left), *NumberOf(right));
-  if (op == "+" && left.AsString() != nullptr && right.AsString() != nullptr) return Join(left, right, budget);
+  if (op == "+" && left.AsString() != nullptr && right.AsString() != nullptr)
+    return Join(left, right, budget);
   if (op == "+" && left.AsItems() != nullptr && right.AsItems() != nullptr &&
       left.IsTuple() == right.IsTuple() && left.ListKind().empty() == right.ListKind().empty()) {
     JinjaValue::Items items = *left.AsItems();

@@ -142,8 +142,9 @@ Result BatchFilter(const JinjaValue& value, const JinjaArguments& arguments, Jin
   if (!batch.empty()) {
     if (fill != nullptr && !fill->IsNone()) {
       const int64_t missing = std::max<int64_t>(*size - static_cast<int64_t>(batch.size()), 0);
-      TANDEM_RETURN_IF_ERROR(budget.Bytes(CheckedMultiply<size_t>(static_cast<size_t>(missing), sizeof(JinjaValue))
-                                              .value_or(std::numeric_limits<size_t>::max())));
+      TANDEM_RETURN_IF_ERROR(
+          budget.Bytes(CheckedMultiply<size_t>(static_cast<size_t>(missing), sizeof(JinjaValue))
+                           .value_or(std::numeric_limits<size_t>::max())));
       batch.insert(batch.end(), static_cast<size_t>(missing), *fill);
     }
     TANDEM_RETURN_IF_ERROR(flush());
@@ -158,8 +159,8 @@ Result SliceFilter(const JinjaValue& value, const JinjaArguments& arguments, Jin
   const JinjaValue* fill = arguments.Find(1, "fill_with");
   if (given == nullptr || *given == 0) return absl::InvalidArgumentError("slice expects a number of slices");
   const auto count = static_cast<size_t>(std::max<int64_t>(*given, 0));
-  TANDEM_RETURN_IF_ERROR(budget.Bytes(
-      CheckedMultiply(count, sizeof(JinjaValue)).value_or(std::numeric_limits<size_t>::max())));
+  TANDEM_RETURN_IF_ERROR(
+      budget.Bytes(CheckedMultiply(count, sizeof(JinjaValue)).value_or(std::numeric_limits<size_t>::max())));
   JinjaValue::Items slices;
   auto next = items.begin();
   for (size_t i = 0; i < count; ++i) {
@@ -414,7 +415,8 @@ Result ApplyJinjaFilter(absl::string_view name, const JinjaValue& value, const J
     return absl::UnimplementedError(absl::StrCat("filter '", name, "' is not supported"));
   TANDEM_RETURN_IF_ERROR(CheckJinjaCall(*signature, absl::StrCat("filter '", name, "'"), arguments));
   for (const auto* filters : {&Filters(), &JinjaSequenceFilters(), &JinjaTextFilters()}) {
-    if (const auto it = filters->find(name); it != filters->end()) return it->second(value, arguments, budget);
+    if (const auto it = filters->find(name); it != filters->end())
+      return it->second(value, arguments, budget);
   }
   return absl::InternalError(absl::StrCat("filter '", name, "' is listed but not there"));
 }
@@ -423,7 +425,8 @@ absl::StatusOr<bool> ApplyJinjaTest(absl::string_view name, const JinjaValue& va
                                     const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_RETURN_IF_ERROR(budget.Step());
   const JinjaSignature* const signature = FindJinjaTest(name);
-  if (signature == nullptr) return absl::UnimplementedError(absl::StrCat("test '", name, "' is not supported"));
+  if (signature == nullptr)
+    return absl::UnimplementedError(absl::StrCat("test '", name, "' is not supported"));
   TANDEM_RETURN_IF_ERROR(CheckJinjaCall(*signature, absl::StrCat("test '", name, "'"), arguments));
   if (const std::optional<bool> holds = SimpleTest(name, value)) return *holds;
   if (name == "filter" || name == "test") {
@@ -437,8 +440,7 @@ absl::StatusOr<bool> ApplyJinjaTest(absl::string_view name, const JinjaValue& va
     return name == "lower" ? PythonIsLower(text) : PythonIsUpper(text);
   }
   if (name == "odd" || name == "even") {
-    TANDEM_ASSIGN_OR_RETURN(const JinjaValue rest,
-                            JinjaArithmetic("%", value, JinjaValue::Int(2), budget));
+    TANDEM_ASSIGN_OR_RETURN(const JinjaValue rest, JinjaArithmetic("%", value, JinjaValue::Int(2), budget));
     return JinjaEqual(rest, JinjaValue::Int(name == "odd" ? 1 : 0), budget);
   }
   const JinjaValue& other = *arguments.Find(0, name == "divisibleby" ? "num" : "other");
@@ -457,7 +459,7 @@ absl::StatusOr<bool> ApplyJinjaTest(absl::string_view name, const JinjaValue& va
   const bool or_equal = absl::EndsWith(name, "=") || name == "le" || name == "ge";
   // Python asks one way for < and >=, the other for > and <=.
   TANDEM_ASSIGN_OR_RETURN(const bool holds, is_less != or_equal ? JinjaLess(value, other, budget)
-                                                               : JinjaLess(other, value, budget));
+                                                                : JinjaLess(other, value, budget));
   return holds != or_equal;
 }
 

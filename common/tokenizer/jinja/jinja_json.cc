@@ -168,7 +168,8 @@ class JsonWriter {
 };
 
 absl::StatusOr<std::string> SeparatorOf(const JinjaValue& value) {
-  if (value.AsString() == nullptr) return absl::InvalidArgumentError("tojson expects separators of two texts");
+  if (value.AsString() == nullptr)
+    return absl::InvalidArgumentError("tojson expects separators of two texts");
   return *value.AsString();
 }
 

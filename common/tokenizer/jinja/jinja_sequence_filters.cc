@@ -69,7 +69,8 @@ Result SortFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinj
   if (attributes[0].AsString() != nullptr) {
     const std::string list = *attributes[0].AsString();
     attributes.clear();
-    for (std::string& part : PythonSplit(list, ",", -1)) attributes.push_back(JinjaValue::String(std::move(part)));
+    for (std::string& part : PythonSplit(list, ",", -1))
+      attributes.push_back(JinjaValue::String(std::move(part)));
   }
   std::vector<JinjaValue::Items> parts(items.size());
   for (const JinjaValue& part : attributes) {

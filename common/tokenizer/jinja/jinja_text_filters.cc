@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/jinja/jinja_interpreter.h"
 #include "common/tokenizer/jinja/jinja_json.h"
 #include "common/tokenizer/jinja/python_format.h"
 #include "common/tokenizer/jinja/python_text.h"
@@ -58,8 +59,7 @@ Result SafeFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget& b
 Result CenterFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
   TANDEM_ASSIGN_OR_RETURN(const int64_t width, IntegerOr(arguments, 0, "width", 80));
-  TANDEM_ASSIGN_OR_RETURN(std::string padded,
-                          PythonPad(text, width, " ", TextAlignment::kCenter, budget));
+  TANDEM_ASSIGN_OR_RETURN(std::string padded, PythonPad(text, width, " ", TextAlignment::kCenter, budget));
   return JinjaTextLike(value, std::move(padded));
 }
 
@@ -72,8 +72,7 @@ Result FormatFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue values,
                           members.empty() ? JinjaValue::List(arguments.positional, JinjaValue::kTuple)
                                           : JinjaValue::Dict(std::move(members)));
-  TANDEM_ASSIGN_OR_RETURN(std::string formatted, PythonPercentFormat(text, values, budget));
-  return JinjaTextLike(value, std::move(formatted));
+  return JinjaArithmetic("%", JinjaTextLike(value, text), values, budget);
 }
 
 Result IndentFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
@@ -135,6 +134,7 @@ Result FileSizeFilter(const JinjaValue& value, const JinjaArguments& arguments, 
   const bool binary = IsSet(arguments, 0, "binary");
   const double base = binary ? 1024 : 1000;
   if (bytes == 1) return JinjaValue::String("1 Byte");
+  if (bytes < -9e18) return absl::InvalidArgumentError("an integer overflows 64 bits");
   if (bytes < base) return JinjaValue::String(absl::StrFormat("%d Bytes", static_cast<int64_t>(bytes)));
   static constexpr char kPrefixes[] = "kMGTPEZY";
   double unit = base;
@@ -209,8 +209,8 @@ Result XmlAttributesFilter(const JinjaValue& value, const JinjaArguments& argume
         }))
       return absl::InvalidArgumentError("xmlattr: a name of an attribute has a blank, '/', '>' or '='");
     TANDEM_ASSIGN_OR_RETURN(const JinjaValue escaped, EscapeFilter(member, {}, budget));
-    const bool separated = !out.empty() || arguments.Find(0, "autospace") == nullptr ||
-                           arguments.Find(0, "autospace")->IsTrue();
+    const bool separated =
+        !out.empty() || arguments.Find(0, "autospace") == nullptr || arguments.Find(0, "autospace")->IsTrue();
     absl::StrAppend(&out, separated ? " " : "", JinjaEscaped(name), "=\"", *escaped.AsString(), "\"");
   }
   TANDEM_RETURN_IF_ERROR(budget.Bytes(out.size()));
@@ -225,18 +225,12 @@ JinjaValue JinjaTextLike(const JinjaValue& value, std::string text) {
 
 const absl::flat_hash_map<absl::string_view, JinjaFilter>& JinjaTextFilters() {
   static const auto* filters = new absl::flat_hash_map<absl::string_view, JinjaFilter>{
-      {"center", CenterFilter},
-      {"e", EscapeFilter},
-      {"escape", EscapeFilter},
-      {"filesizeformat", FileSizeFilter},
-      {"forceescape", ForceEscapeFilter},
-      {"format", FormatFilter},
-      {"indent", IndentFilter},
-      {"safe", SafeFilter},
-      {"tojson", JinjaToJsonFilter},
-      {"truncate", TruncateFilter},
-      {"urlencode", UrlEncodeFilter},
-      {"wordcount", WordCountFilter},
+      {"center", CenterFilter},           {"e", EscapeFilter},
+      {"escape", EscapeFilter},           {"filesizeformat", FileSizeFilter},
+      {"forceescape", ForceEscapeFilter}, {"format", FormatFilter},
+      {"indent", IndentFilter},           {"safe", SafeFilter},
+      {"tojson", JinjaToJsonFilter},      {"truncate", TruncateFilter},
+      {"urlencode", UrlEncodeFilter},     {"wordcount", WordCountFilter},
       {"xmlattr", XmlAttributesFilter},
   };
   return *filters;
