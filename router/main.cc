@@ -229,8 +229,7 @@ constexpr absl::Duration kSaveInterval = absl::Seconds(30);
 void LogTemplates(const std::vector<ServedModel>& models) {
   for (const ServedModel& model : models) {
     const absl::Status& problem = model.chat_traits.problem;
-    const LogLevel level =
-        problem.ok() || absl::IsNotFound(problem) ? LogLevel::kInfo : LogLevel::kWarning;
+    const LogLevel level = problem.ok() || absl::IsNotFound(problem) ? LogLevel::kInfo : LogLevel::kWarning;
     Log(level, "chat template", {{"model", model.name}, {"found", DescribeTraits(model.chat_traits)}});
   }
 }

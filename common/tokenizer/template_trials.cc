@@ -53,8 +53,7 @@ ChatMessage User() {
 
 ChatMessage Calling(std::optional<std::string> content, std::initializer_list<const char*> ids,
                     std::string reasoning = "") {
-  ChatMessage message{
-      .role = "assistant", .content = std::move(content), .reasoning = std::move(reasoning)};
+  ChatMessage message{.role = "assistant", .content = std::move(content), .reasoning = std::move(reasoning)};
   for (const char* id : ids) message.tool_calls.push_back(Call(id));
   return message;
 }
@@ -260,9 +259,9 @@ class Trials {
 
   bool TakesDocuments() const {
     ChatTemplateOptions options = Options();
-    options.documents = absl::StrCat(R"([{"doc_id": 1, "title": "A", "text": ")", kDocument,
-                                     R"(", "content": ")", kDocument, R"(", "contents": ")", kDocument,
-                                     R"("}])");
+    options.documents =
+        absl::StrCat(R"([{"doc_id": 1, "title": "A", "text": ")", kDocument, R"(", "content": ")", kDocument,
+                     R"(", "contents": ")", kDocument, R"("}])");
     const absl::StatusOr<std::string> prompt = render_({User()}, options);
     return prompt.ok() && absl::StrContains(*prompt, kDocument);
   }
@@ -293,12 +292,14 @@ std::string DescribeTraits(const TemplateTraits& traits) {
                                     {"documents", traits.takes_documents}}) {
     if (takes) known.push_back(name);
   }
-  return absl::StrCat(
-      "chat template: lays out ", known.empty() ? "messages alone" : absl::StrJoin(known, ", "), "; arguments are ",
-      spelling.arguments_as_text ? "text" : "objects", ", contents ",
-      spelling.text_as_parts ? "lists" : spelling.takes_parts ? "text or lists" : "text",
-      ", no content is ", NameOf(spelling.no_content), ", an empty one beside calls ",
-      NameOf(spelling.empty_content), ", reasoning is ", spelling.reasoning_name);
+  return absl::StrCat("chat template: lays out ",
+                      known.empty() ? "messages alone" : absl::StrJoin(known, ", "), "; arguments are ",
+                      spelling.arguments_as_text ? "text" : "objects", ", contents ",
+                      spelling.text_as_parts ? "lists"
+                      : spelling.takes_parts ? "text or lists"
+                                             : "text",
+                      ", no content is ", NameOf(spelling.no_content), ", an empty one beside calls ",
+                      NameOf(spelling.empty_content), ", reasoning is ", spelling.reasoning_name);
 }
 
 }  // namespace tandem

@@ -107,8 +107,7 @@ TEST(TemplateTrialsTest, KeepsWhatWorks) {
   }
   EXPECT_EQ(PromptOf(kOneCall, CallOf(std::nullopt)),
             R"(<user>Hi<assistant>{"name": "f", "parameters": {"a": "b"}})");
-  EXPECT_EQ(PromptOf(kMembers, CallOf("", "hm")),
-            "<user>Hi<assistant><think>hm</think>[f<k>a</k><v>b</v>]");
+  EXPECT_EQ(PromptOf(kMembers, CallOf("", "hm")), "<user>Hi<assistant><think>hm</think>[f<k>a</k><v>b</v>]");
 }
 
 TEST(TemplateTrialsTest, NoContentIsEmptyWhereNoneFails) {
@@ -209,11 +208,10 @@ TEST(TemplateTrialsTest, NamesAnErrorOfTheTemplate) {
 
 // The templates of the folder, which behave like those of the models that they are named after.
 TEST(TemplateTrialsTest, KnowsTheTemplatesOfTheTests) {
-  const std::map<std::string, ChatSpelling> kExpected = {
-      {"tools_deepseek", {.empty_content = Blank::kNone}},
-      {"tools_hermes", {}},
-      {"tools_llama", {}},
-      {"tools_mistral", {}}};
+  const std::map<std::string, ChatSpelling> kExpected = {{"tools_deepseek", {.empty_content = Blank::kNone}},
+                                                         {"tools_hermes", {}},
+                                                         {"tools_llama", {}},
+                                                         {"tools_mistral", {}}};
   for (const auto& [name, spelling] : kExpected) {
     const std::string source =
         ReadFile(absl::StrCat(TANDEM_SOURCE_DIR, "/common/tokenizer/testdata/chat/", name, ".jinja"), 1 << 20)

@@ -184,7 +184,8 @@ absl::StatusOr<ServedModel> LoadServedModel(const std::string& name, const std::
   }
   model.has_special_reasoning_marks =
       model.output_format.reasons && IsAnySpecial({kReasoningBegin, kReasoningEnd}, *tokenizer);
-  model.encoder = std::make_shared<TokenizerEncoder>(std::move(tokenizer), model.chat_traits, model.output_format);
+  model.encoder =
+      std::make_shared<TokenizerEncoder>(std::move(tokenizer), model.chat_traits, model.output_format);
   return model;
 }
 

@@ -31,10 +31,11 @@ std::string ToolsText(const OutputFormat& format, const std::vector<ChatTool>& t
     absl::StrAppend(&text, ", \"parameters\": ", tool.parameters.empty() ? kNoParameters : tool.parameters,
                     "}");
   }
-  absl::StrAppend(&text, "\n\nTo call a function, answer with this and nothing else:\n\n",
-                  CallText(format, {.name = "NAME", .arguments = "ARGUMENTS"}),
-                  "\n\nNAME is the name of the function and ARGUMENTS a JSON object that its parameters allow. "
-                  "If no function is needed, answer in words.");
+  absl::StrAppend(
+      &text, "\n\nTo call a function, answer with this and nothing else:\n\n",
+      CallText(format, {.name = "NAME", .arguments = "ARGUMENTS"}),
+      "\n\nNAME is the name of the function and ARGUMENTS a JSON object that its parameters allow. "
+      "If no function is needed, answer in words.");
   return text;
 }
 
@@ -87,11 +88,10 @@ void ResultsToText(std::vector<ChatMessage>& messages) {
   for (ChatMessage& message : messages) {
     const bool is_result = message.role == "tool";
     if (is_result) {
-      ChatMessage said{
-          .role = "user",
-          .content = absl::StrCat("Result of ", NameOfCall(messages, message), ":\n",
-                                  message.parts.empty() ? message.content.value_or("")
-                                                        : absl::StrJoin(message.parts, "\n"))};
+      ChatMessage said{.role = "user",
+                       .content = absl::StrCat("Result of ", NameOfCall(messages, message), ":\n",
+                                               message.parts.empty() ? message.content.value_or("")
+                                                                     : absl::StrJoin(message.parts, "\n"))};
       message = std::move(said);
     }
     if (joins && message.role == "user" && message.parts.empty()) {

@@ -16,8 +16,8 @@ namespace tandem::router {
 //   calls      text of the assistant, as the model would write it
 //   results    text of the user
 //
-// Without a system message there is a new one, or, where the template takes none, the user's first text has it
-// in front. The rest of the conversation stays as it is.
+// Without a system message there is a new one, or, where the template takes none, the user's first text has
+// it in front. The rest of the conversation stays as it is.
 void LayOutInTexts(const TemplateTraits& traits, const OutputFormat& format,
                    std::vector<ChatMessage>& messages, ChatTemplateOptions& options);
 

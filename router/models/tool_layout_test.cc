@@ -26,21 +26,23 @@ constexpr char kTools[] =
     "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}{% endfor %}";
 
 std::vector<ChatMessage> Talk() {
-  return {{"user", "Warm?"},
-          {.role = "assistant", .tool_calls = {{.id = "1", .name = "look", .arguments = R"({"city":"Bern"})"}}},
-          {.role = "tool", .content = "17", .tool_call_id = "1"},
-          {.role = "tool", .content = "18", .name = "other"},
-          {"user", "So?"}};
+  return {
+      {"user", "Warm?"},
+      {.role = "assistant", .tool_calls = {{.id = "1", .name = "look", .arguments = R"({"city":"Bern"})"}}},
+      {.role = "tool", .content = "17", .tool_call_id = "1"},
+      {.role = "tool", .content = "18", .name = "other"},
+      {"user", "So?"}};
 }
 
 // The prompt of a conversation with a tool.
-std::string PromptOf(const char* source, std::vector<ChatMessage> messages, const std::string& format = "json",
-                     std::string documents = "") {
+std::string PromptOf(const char* source, std::vector<ChatMessage> messages,
+                     const std::string& format = "json", std::string documents = "") {
   const ChatTemplate chat_template = *ChatTemplate::Parse(source);
-  const TemplateTraits traits =
-      TryTemplate([&](absl::Span<const ChatMessage> trial,
-                      const ChatTemplateOptions& options) { return chat_template.Render(trial, {}, options); },
-                  source);
+  const TemplateTraits traits = TryTemplate(
+      [&](absl::Span<const ChatMessage> trial, const ChatTemplateOptions& options) {
+        return chat_template.Render(trial, {}, options);
+      },
+      source);
   ChatTemplateOptions options{
       .tools = {{.name = "look", .description = "Looks \"it\" up.", .parameters = R"({"type":"object"})"}},
       .documents = std::move(documents),
@@ -100,8 +102,9 @@ TEST(ToolLayoutTest, LeavesToTheTemplateWhatItKnows) {
 }
 
 TEST(ToolLayoutTest, DocumentsAreTheSystemsToo) {
-  EXPECT_THAT(PromptOf(kPlain, {{"user", "Hi"}}, "json", R"([{"text":"Snow."}])"),
-              HasSubstr("<system>Answer with the help of these documents:\n\n[{\"text\":\"Snow.\"}]\n\nYou can"));
+  EXPECT_THAT(
+      PromptOf(kPlain, {{"user", "Hi"}}, "json", R"([{"text":"Snow."}])"),
+      HasSubstr("<system>Answer with the help of these documents:\n\n[{\"text\":\"Snow.\"}]\n\nYou can"));
 }
 
 }  // namespace

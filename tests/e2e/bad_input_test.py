@@ -361,6 +361,20 @@ class CheckConfigTest(ProcessTest):
         config = self.router_config()
         code, log = run("tandem-router", "--config", config, "--check-config")
         self.assertEqual(code, 0, log)
+        self.assertIn(f"model {TARGET}: chat template: lays out ", log)
+        self.assertIn("arguments are objects", log)
+
+    def test_a_template_that_cannot_be_used(self):
+        """The model serves texts all the same; who checks the configuration reads why it has no chats."""
+        folder = self.folder / "model"
+        shutil.copytree(MODELS / TARGET, folder)
+        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}\n{% include 'more' %}")
+        config = self.router_config(
+            models=[{"name": TARGET, "folder": str(folder), "verifiers": ["127.0.0.1:7002"]}]
+        )
+        code, log = run("tandem-router", "--config", config, "--check-config")
+        self.assertEqual(code, 0, log)
+        self.assertIn(f"model {TARGET}: chat template: line 2: tag 'include' is not supported", log)
 
     def router_config(self, **changes):
         config = {

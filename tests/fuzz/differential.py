@@ -99,14 +99,18 @@ class TemplatePart:
                "reverse | list", "sort", "unique | list", "map(attribute='role') | list", "map('upper') | list",
                "selectattr('role', 'equalto', 'user') | list", "rejectattr('content') | list", "select('string') | list",
                "reject('none') | list", "items | list", "dictsort", "abs", "round", "sum", "min", "max", "indent(2)", "safe", "e",
-               "escape", "wordcount", "batch(2) | list", "groupby('role')"]
+               "escape", "wordcount", "batch(2) | list", "groupby('role')", "slice(2) | list", "center(9)", "truncate(3, true, '~', 0)",
+               "urlencode", "format(1)", "tojson(ensure_ascii=true)", "tojson(indent='-', sort_keys=true)",
+               "tojson(separators=(',', ':'))", "filesizeformat", "xmlattr", "attr('x')", "forceescape"]
     TESTS = ["defined", "undefined", "none", "string", "number", "mapping", "iterable", "sequence", "boolean", "true", "false",
              "integer", "float", "odd", "even", "divisibleby(2)", "eq(1)", "in([1, 'a'])", "equalto('ab')", "callable", "lower",
              "upper"]
     METHODS = ["upper()", "strip()", "split()", "split('b')", "startswith('a')", "endswith('b')", "replace('a', 'x')", "items()",
                "keys()", "values()", "get('a')", "get('z', 5)", "lstrip('a')", "rstrip()", "title()", "count('a')", "find('b')",
                "join(['x', 'y'])", "format(1)", "isdigit()", "lower()", "index('a')", "append(1)", "splitlines()", "zfill(4)",
-               "capitalize()", "removeprefix('a')"]
+               "capitalize()", "removeprefix('a')", "removesuffix('b')", "rsplit('b', 1)", "rsplit()", "partition('b')",
+               "rpartition('a')", "rfind('b')", "casefold()", "swapcase()", "center(7, '*')", "ljust(4)", "rjust(4)",
+               "expandtabs()", "isalpha()", "isupper()", "istitle()", "isspace()", "copy()", "format(a=1)", "count('')"]
     BINARY = ["+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", ">", "<=", ">=", "and", "or", "in", "not in"]
 
     def __init__(self):

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
@@ -39,13 +41,20 @@ std::optional<int64_t> Power(int64_t base, int64_t exponent) {
   return result;
 }
 
+Result FloatPower(double left, double right) {
+  if (left == 0 && right < 0) return DivisionByZero();
+  if (left < 0 && std::isfinite(right) && right != std::floor(right))
+    return absl::InvalidArgumentError("a power is a complex number");
+  return JinjaValue::Float(std::pow(left, right));
+}
+
 Result IntegerArithmetic(absl::string_view op, int64_t left, int64_t right) {
   std::optional<int64_t> result;
   if (op == "+") result = CheckedAdd(left, right);
   if (op == "-") result = CheckedSubtract(left, right);
   if (op == "*") result = CheckedMultiply(left, right);
   if (op == "**") {
-    if (right < 0) return JinjaValue::Float(std::pow(static_cast<double>(left), static_cast<double>(right)));
+    if (right < 0) return FloatPower(static_cast<double>(left), static_cast<double>(right));
     result = Power(left, right);
   }
   if (op == "/" || op == "//" || op == "%") {
@@ -68,11 +77,22 @@ Result FloatArithmetic(absl::string_view op, double left, double right) {
   if (op == "+") return JinjaValue::Float(left + right);
   if (op == "-") return JinjaValue::Float(left - right);
   if (op == "*") return JinjaValue::Float(left * right);
-  if (op == "**") return JinjaValue::Float(std::pow(left, right));
+  if (op == "**") return FloatPower(left, right);
   if (right == 0) return DivisionByZero();
   if (op == "/") return JinjaValue::Float(left / right);
-  const double quotient = std::floor(left / right);
-  return JinjaValue::Float(op == "//" ? quotient : left - quotient * right);
+  // As in CPython: the remainder has the divisor's sign.
+  double remainder = std::fmod(left, right);
+  double quotient = (left - remainder) / right;
+  if (remainder == 0) {
+    remainder = std::copysign(0.0, right);
+  } else if ((right < 0) != (remainder < 0)) {
+    remainder += right;
+    quotient -= 1;
+  }
+  if (op == "%") return JinjaValue::Float(remainder);
+  if (quotient == 0) return JinjaValue::Float(std::copysign(0.0, left / right));
+  const double floor = std::floor(quotient);
+  return JinjaValue::Float(quotient - floor > 0.5 ? floor + 1 : floor);
 }
 
 // A string or a list, `count` times.
@@ -94,6 +114,31 @@ Result Repeat(const JinjaValue& value, int64_t count, JinjaBudget& budget) {
   if (value.IsMarkup()) return JinjaValue::Markup(std::move(repeated));
   if (text != nullptr) return JinjaValue::String(std::move(repeated));
   return JinjaValue::List(std::move(items), value.IsTuple() ? JinjaValue::kTuple : "");
+}
+
+JinjaValue Escaped(const JinjaValue& value) {
+  if (value.AsString() == nullptr || value.IsMarkup()) return value;
+  return JinjaValue::Markup(JinjaEscaped(*value.AsString()));
+}
+
+// `text % values`; what is put into HTML is escaped.
+Result Format(const JinjaValue& text, const JinjaValue& values, JinjaBudget& budget) {
+  if (!text.IsMarkup()) {
+    TANDEM_ASSIGN_OR_RETURN(std::string formatted, PythonPercentFormat(*text.AsString(), values, budget));
+    return JinjaValue::String(std::move(formatted));
+  }
+  JinjaValue escaped = Escaped(values);
+  if (values.IsTuple()) {
+    JinjaValue::Items items;
+    for (const JinjaValue& item : *values.AsItems()) items.push_back(Escaped(item));
+    TANDEM_ASSIGN_OR_RETURN(escaped, JinjaValue::List(std::move(items), JinjaValue::kTuple));
+  } else if (values.AsDict() != nullptr) {
+    JinjaValue::Members members;
+    for (const auto& [key, member] : values.AsDict()->members) members.emplace_back(key, Escaped(member));
+    TANDEM_ASSIGN_OR_RETURN(escaped, JinjaValue::Dict(std::move(members)));
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::string formatted, PythonPercentFormat(*text.AsString(), escaped, budget));
+  return JinjaValue::Markup(std::move(formatted));
 }
 
 bool IsSequence(const JinjaValue& value) {
@@ -122,6 +167,7 @@ Result JinjaArithmetic(absl::string_view op, const JinjaValue& left, const Jinja
     TANDEM_ASSIGN_OR_RETURN(const std::string tail, JinjaToText(right, budget));
     return JinjaValue::String(std::move(text) + tail);
   }
+  if (op == "%" && left.AsString() != nullptr) return Format(left, right, budget);
   for (const JinjaValue* operand : {&left, &right}) {
     if (operand->IsUndefined()) {
       return absl::InvalidArgumentError(
@@ -130,7 +176,8 @@ Result JinjaArithmetic(absl::string_view op, const JinjaValue& left, const Jinja
   }
   if (IntegerOf(left) && IntegerOf(right)) return IntegerArithmetic(op, *IntegerOf(left), *IntegerOf(right));
   if (NumberOf(left) && NumberOf(right)) return FloatArithmetic(op, *NumberOf(left), *NumberOf(right));
-  if (op == "+" && left.AsString() != nullptr && right.AsString() != nullptr) return Join(left, right, budget);
+  if (op == "+" && left.AsString() != nullptr && right.AsString() != nullptr)
+    return Join(left, right, budget);
   if (op == "+" && left.AsItems() != nullptr && right.AsItems() != nullptr &&
       left.IsTuple() == right.IsTuple() && left.ListKind().empty() == right.ListKind().empty()) {
     JinjaValue::Items items = *left.AsItems();
@@ -140,10 +187,6 @@ Result JinjaArithmetic(absl::string_view op, const JinjaValue& left, const Jinja
   }
   if (op == "*" && IsSequence(left) && IntegerOf(right)) return Repeat(left, *IntegerOf(right), budget);
   if (op == "*" && IntegerOf(left) && IsSequence(right)) return Repeat(right, *IntegerOf(left), budget);
-  if (op == "%" && left.AsString() != nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(std::string text, PythonPercentFormat(*left.AsString(), right, budget));
-    return left.IsMarkup() ? JinjaValue::Markup(std::move(text)) : JinjaValue::String(std::move(text));
-  }
   return absl::InvalidArgumentError(
       absl::StrCat("cannot apply '", op, "' to ", left.TypeName(), " and ", right.TypeName()));
 }

@@ -145,8 +145,9 @@ JinjaInterpreter::Result JinjaInterpreter::CallMacro(const JinjaCallable& callab
   JinjaValue::Members others;
   if (macro.uses_caller) names["caller"] = JinjaValue::Undefined("caller");
   for (const auto& [name, value] : arguments.named) {
-    const auto found = std::find_if(macro.parameters.begin(), macro.parameters.end(),
-                                    [&name = name](const auto& parameter) { return parameter.first == name; });
+    const auto found =
+        std::find_if(macro.parameters.begin(), macro.parameters.end(),
+                     [&name = name](const auto& parameter) { return parameter.first == name; });
     if (found != macro.parameters.end()) {
       if (static_cast<size_t>(found - macro.parameters.begin()) < arguments.positional.size()) {
         return absl::InvalidArgumentError(
@@ -226,7 +227,8 @@ JinjaInterpreter::Result JinjaInterpreter::MakeDict(const JinjaArguments& argume
       TANDEM_RETURN_IF_ERROR(put(two[0], two[1]));
     }
   }
-  for (const auto& [name, value] : arguments.named) TANDEM_RETURN_IF_ERROR(put(JinjaValue::String(name), value));
+  for (const auto& [name, value] : arguments.named)
+    TANDEM_RETURN_IF_ERROR(put(JinjaValue::String(name), value));
   return JinjaValue::Dict(std::move(members));
 }
 

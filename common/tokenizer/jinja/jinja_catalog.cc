@@ -14,8 +14,8 @@ using Catalog = absl::flat_hash_map<absl::string_view, JinjaSignature>;
 constexpr absl::string_view kUnsupportedFilters[] = {"pprint", "random", "urlize"};
 constexpr absl::string_view kUnsupportedFunctions[] = {"lipsum", "self", "super"};
 constexpr absl::string_view kUnsupportedMethods[] = {
-    "encode", "decode",     "maketrans", "translate",        "as_integer_ratio", "bit_count", "bit_length",
-    "hex",    "from_bytes", "fromhex",   "is_integer",       "to_bytes",         "conjugate"};
+    "encode", "decode",     "maketrans", "translate",  "as_integer_ratio", "bit_count", "bit_length",
+    "hex",    "from_bytes", "fromhex",   "is_integer", "to_bytes",         "conjugate"};
 
 template <size_t N>
 bool IsOneOf(const absl::string_view (&names)[N], absl::string_view name) {
@@ -82,9 +82,9 @@ const Catalog& Filters() {
 const Catalog& Tests() {
   static const auto* tests = [] {
     auto* made = new Catalog();
-    for (const char* name : {"boolean", "callable", "defined", "escaped", "even", "false", "filter", "float",
-                             "integer", "iterable", "lower", "mapping", "none", "number", "odd", "sequence",
-                             "string", "test", "true", "undefined", "upper"})
+    for (const char* name : {"boolean", "callable", "defined",  "escaped", "even",    "false",     "filter",
+                             "float",   "integer",  "iterable", "lower",   "mapping", "none",      "number",
+                             "odd",     "sequence", "string",   "test",    "true",    "undefined", "upper"})
       made->emplace(name, JinjaSignature{});
     for (const char* name : {"!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt",
                              "in", "le", "lessthan", "lt", "ne"})

@@ -302,6 +302,7 @@ class JinjaExpressionParser {
     if (name == "true" || name == "True") return MakeConstant(JinjaValue::Bool(true));
     if (name == "false" || name == "False") return MakeConstant(JinjaValue::Bool(false));
     if (name == "none" || name == "None") return MakeConstant(JinjaValue());
+    if (IsUnsupportedJinjaFunction(name)) return Unsupported(absl::StrCat("'", name, "'"));
     for (JinjaMacro* macro : open_macros_) {
       macro->uses_caller = macro->uses_caller || name == "caller";
       macro->uses_varargs = macro->uses_varargs || name == "varargs";
@@ -401,12 +402,7 @@ class JinjaExpressionParser {
 
   // What is called, where its name alone says that there is no such thing here.
   absl::Status CheckCallee(const Expression& callee) const {
-    if (callee.kind == Expression::Kind::kName && IsUnsupportedJinjaFunction(callee.text))
-      return Unsupported(absl::StrCat("function '", callee.text, "'"));
     if (callee.kind != Expression::Kind::kAttribute) return absl::OkStatus();
-    const Expression& owner = *callee.operands[0];
-    if (owner.kind == Expression::Kind::kName && owner.text == "self")
-      return Unsupported(absl::StrCat("function 'self.", callee.text, "'"));
     if (IsUnsupportedPythonMethod(callee.text))
       return Unsupported(absl::StrCat("method '", callee.text, "'"));
     return absl::OkStatus();

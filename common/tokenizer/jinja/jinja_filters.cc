@@ -142,8 +142,9 @@ Result BatchFilter(const JinjaValue& value, const JinjaArguments& arguments, Jin
   if (!batch.empty()) {
     if (fill != nullptr && !fill->IsNone()) {
       const int64_t missing = std::max<int64_t>(*size - static_cast<int64_t>(batch.size()), 0);
-      TANDEM_RETURN_IF_ERROR(budget.Bytes(CheckedMultiply<size_t>(static_cast<size_t>(missing), sizeof(JinjaValue))
-                                              .value_or(std::numeric_limits<size_t>::max())));
+      TANDEM_RETURN_IF_ERROR(
+          budget.Bytes(CheckedMultiply<size_t>(static_cast<size_t>(missing), sizeof(JinjaValue))
+                           .value_or(std::numeric_limits<size_t>::max())));
       batch.insert(batch.end(), static_cast<size_t>(missing), *fill);
     }
     TANDEM_RETURN_IF_ERROR(flush());
@@ -158,8 +159,8 @@ Result SliceFilter(const JinjaValue& value, const JinjaArguments& arguments, Jin
   const JinjaValue* fill = arguments.Find(1, "fill_with");
   if (given == nullptr || *given == 0) return absl::InvalidArgumentError("slice expects a number of slices");
   const auto count = static_cast<size_t>(std::max<int64_t>(*given, 0));
-  TANDEM_RETURN_IF_ERROR(budget.Bytes(
-      CheckedMultiply(count, sizeof(JinjaValue)).value_or(std::numeric_limits<size_t>::max())));
+  TANDEM_RETURN_IF_ERROR(
+      budget.Bytes(CheckedMultiply(count, sizeof(JinjaValue)).value_or(std::numeric_limits<size_t>::max())));
   JinjaValue::Items slices;
   auto next = items.begin();
   for (size_t i = 0; i < count; ++i) {
@@ -266,6 +267,8 @@ std::optional<int64_t> IntegerOfBase(absl::string_view text, int64_t base) {
 }
 
 Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
+  if (const auto* undefined = value.As<JinjaUndefined>())
+    return absl::InvalidArgumentError(absl::StrCat("'", undefined->name, "' is undefined"));
   if (value.As<int64_t>() != nullptr) return value;
   if (const bool* b = value.As<bool>()) return JinjaValue::Int(*b ? 1 : 0);
   double number = std::nan("");
@@ -284,7 +287,9 @@ Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
     if (text->find_first_of("xX") != std::string::npos || !absl::SimpleAtod(PythonDigits(*text), &number))
       number = std::nan("");
   }
-  if (std::fabs(number) < 9e18) return JinjaValue::Int(static_cast<int64_t>(number));
+  if (std::isfinite(number) && std::fabs(number) >= 9e18)
+    return absl::InvalidArgumentError("an integer overflows 64 bits");
+  if (std::isfinite(number)) return JinjaValue::Int(static_cast<int64_t>(number));
   const JinjaValue* fallback = arguments.Find(0, "default");
   return fallback == nullptr ? JinjaValue::Int(0) : *fallback;
 }
@@ -389,8 +394,6 @@ std::optional<bool> SimpleTest(absl::string_view name, const JinjaValue& value) 
   if (name == "number") return is_int || is_float || is_bool;
   if (name == "callable") return IsCallable(value);
   if (name == "escaped") return value.IsMarkup();
-  if (name == "filter") return value.AsString() != nullptr && FindJinjaFilter(*value.AsString()) != nullptr;
-  if (name == "test") return value.AsString() != nullptr && FindJinjaTest(*value.AsString()) != nullptr;
   return std::nullopt;
 }
 
@@ -412,7 +415,8 @@ Result ApplyJinjaFilter(absl::string_view name, const JinjaValue& value, const J
     return absl::UnimplementedError(absl::StrCat("filter '", name, "' is not supported"));
   TANDEM_RETURN_IF_ERROR(CheckJinjaCall(*signature, absl::StrCat("filter '", name, "'"), arguments));
   for (const auto* filters : {&Filters(), &JinjaSequenceFilters(), &JinjaTextFilters()}) {
-    if (const auto it = filters->find(name); it != filters->end()) return it->second(value, arguments, budget);
+    if (const auto it = filters->find(name); it != filters->end())
+      return it->second(value, arguments, budget);
   }
   return absl::InternalError(absl::StrCat("filter '", name, "' is listed but not there"));
 }
@@ -421,16 +425,22 @@ absl::StatusOr<bool> ApplyJinjaTest(absl::string_view name, const JinjaValue& va
                                     const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_RETURN_IF_ERROR(budget.Step());
   const JinjaSignature* const signature = FindJinjaTest(name);
-  if (signature == nullptr) return absl::UnimplementedError(absl::StrCat("test '", name, "' is not supported"));
+  if (signature == nullptr)
+    return absl::UnimplementedError(absl::StrCat("test '", name, "' is not supported"));
   TANDEM_RETURN_IF_ERROR(CheckJinjaCall(*signature, absl::StrCat("test '", name, "'"), arguments));
   if (const std::optional<bool> holds = SimpleTest(name, value)) return *holds;
+  if (name == "filter" || name == "test") {
+    if (!value.IsUndefined()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(value));
+    if (value.AsString() == nullptr) return false;
+    return (name == "filter" ? FindJinjaFilter(*value.AsString()) : FindJinjaTest(*value.AsString())) !=
+           nullptr;
+  }
   if (name == "lower" || name == "upper") {
     TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
     return name == "lower" ? PythonIsLower(text) : PythonIsUpper(text);
   }
   if (name == "odd" || name == "even") {
-    TANDEM_ASSIGN_OR_RETURN(const JinjaValue rest,
-                            JinjaArithmetic("%", value, JinjaValue::Int(2), budget));
+    TANDEM_ASSIGN_OR_RETURN(const JinjaValue rest, JinjaArithmetic("%", value, JinjaValue::Int(2), budget));
     return JinjaEqual(rest, JinjaValue::Int(name == "odd" ? 1 : 0), budget);
   }
   const JinjaValue& other = *arguments.Find(0, name == "divisibleby" ? "num" : "other");
@@ -449,7 +459,7 @@ absl::StatusOr<bool> ApplyJinjaTest(absl::string_view name, const JinjaValue& va
   const bool or_equal = absl::EndsWith(name, "=") || name == "le" || name == "ge";
   // Python asks one way for < and >=, the other for > and <=.
   TANDEM_ASSIGN_OR_RETURN(const bool holds, is_less != or_equal ? JinjaLess(value, other, budget)
-                                                               : JinjaLess(other, value, budget));
+                                                                : JinjaLess(other, value, budget));
   return holds != or_equal;
 }
 

@@ -13,7 +13,8 @@ namespace {
 using Expression = JinjaExpression;
 using Statement = JinjaStatement;
 
-constexpr absl::string_view kFunctions[] = {"raise_exception", "range", "namespace", "dict", "cycler", "joiner"};
+constexpr absl::string_view kFunctions[] = {"raise_exception", "range", "namespace", "dict",
+                                            "cycler",          "joiner"};
 
 }  // namespace
 
@@ -106,8 +107,7 @@ absl::StatusOr<JinjaInterpreter::Flow> JinjaInterpreter::ExecuteStatement(const 
       return Flow::kNormal;
     case Statement::Kind::kFilterBlock: {
       TANDEM_ASSIGN_OR_RETURN(std::string text, Capture(statement.bodies[0]));
-      TANDEM_ASSIGN_OR_RETURN(const JinjaValue value,
-                              FilterCaptured(*statement.expression, std::move(text)));
+      TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, FilterCaptured(*statement.expression, std::move(text)));
       TANDEM_ASSIGN_OR_RETURN(const std::string filtered, JinjaToText(value, budget_));
       TANDEM_RETURN_IF_ERROR(Output(filtered));
       return Flow::kNormal;
@@ -149,15 +149,13 @@ absl::Status JinjaInterpreter::ExecuteWith(const JinjaStatement& statement) {
     values.push_back(std::move(value));
   }
   const Inside inside(*this, frame_);
-  for (size_t i = 0; i < values.size(); ++i)
-    TANDEM_RETURN_IF_ERROR(Assign(statement.targets[i], values[i]));
+  for (size_t i = 0; i < values.size(); ++i) TANDEM_RETURN_IF_ERROR(Assign(statement.targets[i], values[i]));
   return Execute(statement.bodies[0]).status();
 }
 
 absl::Status JinjaInterpreter::ExecuteSetBlock(const JinjaStatement& statement) {
   TANDEM_ASSIGN_OR_RETURN(std::string text, Capture(statement.bodies[0]));
-  if (statement.expression == nullptr)
-    return Assign(statement.target, JinjaValue::String(std::move(text)));
+  if (statement.expression == nullptr) return Assign(statement.target, JinjaValue::String(std::move(text)));
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue value, FilterCaptured(*statement.expression, std::move(text)));
   return Assign(statement.target, value);
 }

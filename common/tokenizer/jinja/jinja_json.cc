@@ -67,8 +67,7 @@ class JsonWriter {
       absl::StrAppend(&out_, *i);
     } else if (const double* d = value.As<double>()) {
       out_ += FloatText(*d);
-    } else if (value.AsItems() != nullptr &&
-               (value.ListKind().empty() || value.ListKind() == JinjaValue::kTuple)) {
+    } else if (value.AsItems() != nullptr && (value.ListKind().empty() || value.IsTuple())) {
       return WriteList(*value.AsItems(), level);
     } else if (const JinjaDict* dict = value.AsDict()) {
       return WriteDict(*dict, level);
@@ -169,7 +168,8 @@ class JsonWriter {
 };
 
 absl::StatusOr<std::string> SeparatorOf(const JinjaValue& value) {
-  if (value.AsString() == nullptr) return absl::InvalidArgumentError("tojson expects separators of two texts");
+  if (value.AsString() == nullptr)
+    return absl::InvalidArgumentError("tojson expects separators of two texts");
   return *value.AsString();
 }
 

@@ -1,6 +1,9 @@
 #include "common/tokenizer/jinja/jinja_lexer.h"
 
 #include <algorithm>
+#include <charconv>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -226,7 +229,27 @@ class Lexer {
     return Malformed(absl::StrCat("unexpected character '", rest_.substr(0, ReadUtf8(rest_).length), "'"));
   }
 
+  // Such as 0x1F.
+  absl::Status ReadPrefixedNumber(int base) {
+    size_t length = 2;
+    std::string digits;
+    while (length < rest_.size() && IsNamePart(rest_[length])) {
+      if (rest_[length] != '_') digits += rest_[length];
+      ++length;
+    }
+    Add(Kind::kInteger, rest_.substr(0, length));
+    int64_t& value = tokens_.back().integer;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+    if (digits.empty() || error != std::errc() || end != digits.data() + digits.size())
+      return Malformed(absl::StrCat("'", tokens_.back().text, "' is no number, or too large"));
+    Advance(length);
+    return absl::OkStatus();
+  }
+
   absl::Status ReadNumber() {
+    for (const auto& [letter, base] : {std::pair<char, int>{'x', 16}, {'o', 8}, {'b', 2}}) {
+      if (rest_.size() > 2 && rest_[0] == '0' && (rest_[1] | 0x20) == letter) return ReadPrefixedNumber(base);
+    }
     size_t length = 0;
     std::string digits;
     const auto take_digits = [&] {

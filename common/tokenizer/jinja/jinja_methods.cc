@@ -40,12 +40,13 @@ absl::StatusOr<JinjaValue> CallDictMethod(const JinjaDict& dict, absl::string_vi
                                           const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_RETURN_IF_ERROR(budget.Bytes(dict.members.size() * sizeof(JinjaValue)));
   const bool is_get = name == "get";
-  const JinjaSignature signature = is_get ? JinjaSignature{{"key", "default"}, 1, false, true} : JinjaSignature{};
+  const JinjaSignature signature =
+      is_get ? JinjaSignature{{"key", "default"}, 1, false, true} : JinjaSignature{};
   TANDEM_RETURN_IF_ERROR(CheckJinjaCall(signature, absl::StrCat("dict.", name), arguments));
   if (name == "copy") return JinjaValue::Dict(dict.members);
   if (is_get) {
     const JinjaValue* key = arguments.Find(0, "key");
-    TANDEM_RETURN_IF_ERROR(CheckJinjaKey(*key));
+    if (!key->IsUndefined()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(*key));
     const JinjaValue* found = dict.Find(*key);
     if (found != nullptr) return *found;
     const JinjaValue* if_absent = arguments.Find(1, "default");
@@ -232,7 +233,8 @@ absl::StatusOr<JinjaValue> JinjaItem(const JinjaValue& value, const JinjaValue& 
   if (at < 0 || at >= length) return JinjaValue::Undefined(absl::StrCat(*index));
   if (items != nullptr) return (*items)[static_cast<size_t>(at)];
   std::string character(CharacterRange(*text, static_cast<size_t>(at), 1));
-  return value.IsMarkup() ? JinjaValue::Markup(std::move(character)) : JinjaValue::String(std::move(character));
+  return value.IsMarkup() ? JinjaValue::Markup(std::move(character))
+                          : JinjaValue::String(std::move(character));
 }
 
 }  // namespace tandem

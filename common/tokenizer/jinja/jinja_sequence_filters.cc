@@ -69,7 +69,8 @@ Result SortFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinj
   if (attributes[0].AsString() != nullptr) {
     const std::string list = *attributes[0].AsString();
     attributes.clear();
-    for (std::string& part : PythonSplit(list, ",", -1)) attributes.push_back(JinjaValue::String(std::move(part)));
+    for (std::string& part : PythonSplit(list, ",", -1))
+      attributes.push_back(JinjaValue::String(std::move(part)));
   }
   std::vector<JinjaValue::Items> parts(items.size());
   for (const JinjaValue& part : attributes) {
@@ -96,6 +97,7 @@ Result UniqueFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
       KeysOf(items, arguments.Find(1, "attribute"), IsSet(arguments, 0, "case_sensitive"), budget));
   std::vector<size_t> kept;
   for (size_t i = 0; i < keys.size(); ++i) {
+    if (!keys[i].IsUndefined()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(keys[i]));
     bool is_known = false;
     for (const size_t before : kept) {
       TANDEM_ASSIGN_OR_RETURN(is_known, JinjaEqual(keys[before], keys[i], budget));
@@ -204,6 +206,8 @@ const double* NumberOf(const JinjaValue& value, double& storage) {
 }
 
 Result FloatFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
+  if (const auto* undefined = value.As<JinjaUndefined>())
+    return absl::InvalidArgumentError(absl::StrCat("'", undefined->name, "' is undefined"));
   double number = 0.0;
   if (NumberOf(value, number) != nullptr) return JinjaValue::Float(number);
   const JinjaValue* fallback = arguments.Find(0, "default");

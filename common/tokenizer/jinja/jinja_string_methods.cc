@@ -87,8 +87,8 @@ Result HasAffix(const std::string& text, const JinjaArguments& arguments, bool a
     return part.exists && (at_start ? absl::StartsWith(part.text, affix) : absl::EndsWith(part.text, affix));
   };
   const JinjaValue* affix = arguments.Find(0, "prefix");
-  if (affix == nullptr || (affix->AsString() == nullptr && affix->AsItems() == nullptr)) {
-    return absl::InvalidArgumentError("startswith and endswith expect a string or several");
+  if (affix == nullptr || (affix->AsString() == nullptr && !affix->IsTuple())) {
+    return absl::InvalidArgumentError("startswith and endswith expect a string or a tuple of them");
   }
   if (affix->AsString() != nullptr) return JinjaValue::Bool(matches(*affix->AsString()));
   for (const JinjaValue& choice : *affix->AsItems()) {
@@ -141,8 +141,8 @@ Result SplitText(const std::string& text, const JinjaArguments& arguments, bool 
   TANDEM_ASSIGN_OR_RETURN(const int64_t most, IntegerOr(arguments, 1, "maxsplit", -1));
   // Charged in advance: at worst, every byte is a part.
   TANDEM_RETURN_IF_ERROR(budget.Bytes(separator.has_value() ? text.size() / separator->size() : text.size()));
-  return TextList(
-      from_right ? PythonRightSplit(text, separator, most) : PythonSplit(text, separator, most), budget);
+  return TextList(from_right ? PythonRightSplit(text, separator, most) : PythonSplit(text, separator, most),
+                  budget);
 }
 
 Result PartitionText(const std::string& text, const JinjaArguments& arguments, bool from_right,
@@ -207,21 +207,21 @@ Result JoinTexts(const std::string& text, const JinjaArguments& arguments, Jinja
 Result PadText(const std::string& text, const JinjaArguments& arguments, TextAlignment alignment,
                JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(const int64_t width, IntegerOr(arguments, 0, "width", 0));
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<absl::string_view> fill, OptionalText(arguments, 1, "fillchar"));
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<absl::string_view> fill,
+                          OptionalText(arguments, 1, "fillchar"));
   if (fill.has_value() && CountCharacters(*fill) != 1)
     return absl::InvalidArgumentError("the fill is not one character");
-  TANDEM_ASSIGN_OR_RETURN(std::string padded,
-                          PythonPad(text, width, fill.value_or(" "), alignment, budget));
+  TANDEM_ASSIGN_OR_RETURN(std::string padded, PythonPad(text, width, fill.value_or(" "), alignment, budget));
   return JinjaValue::String(std::move(padded));
 }
 
 Result FillWithZeros(const std::string& text, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(const int64_t width, IntegerOr(arguments, 0, "width", 0));
   const bool is_signed = !text.empty() && (text[0] == '-' || text[0] == '+');
-  TANDEM_ASSIGN_OR_RETURN(const std::string digits,
-                          PythonPad(absl::string_view(text).substr(is_signed ? 1 : 0),
-                                    is_signed && width > 0 ? width - 1 : width, "0", TextAlignment::kRight,
-                                    budget));
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::string digits,
+      PythonPad(absl::string_view(text).substr(is_signed ? 1 : 0), is_signed && width > 0 ? width - 1 : width,
+                "0", TextAlignment::kRight, budget));
   return JinjaValue::String((is_signed ? text.substr(0, 1) : "") + digits);
 }
 
@@ -303,32 +303,26 @@ NamedMethod Asks() {
 }
 
 void AddSearches(Methods& methods) {
-  const JinjaSignature places{
-      .parameters = {"sub", "start", "end"}, .required = 1, .positional_only = true};
-  methods["startswith"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget& b) {
-                             return HasAffix(t, a, true, b);
-                           },
-                           places};
-  methods["endswith"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget& b) {
-                           return HasAffix(t, a, false, b);
-                         },
-                         places};
+  const JinjaSignature places{.parameters = {"sub", "start", "end"}, .required = 1, .positional_only = true};
+  methods["startswith"] = {
+      [](const std::string& t, const JinjaArguments& a, JinjaBudget& b) { return HasAffix(t, a, true, b); },
+      places};
+  methods["endswith"] = {
+      [](const std::string& t, const JinjaArguments& a, JinjaBudget& b) { return HasAffix(t, a, false, b); },
+      places};
   methods["find"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget&) {
                        return FindText(t, a, false, false);
                      },
                      places};
-  methods["rfind"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget&) {
-                        return FindText(t, a, true, false);
-                      },
-                      places};
-  methods["index"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget&) {
-                        return FindText(t, a, false, true);
-                      },
-                      places};
-  methods["rindex"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget&) {
-                         return FindText(t, a, true, true);
-                       },
-                       places};
+  methods["rfind"] = {
+      [](const std::string& t, const JinjaArguments& a, JinjaBudget&) { return FindText(t, a, true, false); },
+      places};
+  methods["index"] = {
+      [](const std::string& t, const JinjaArguments& a, JinjaBudget&) { return FindText(t, a, false, true); },
+      places};
+  methods["rindex"] = {
+      [](const std::string& t, const JinjaArguments& a, JinjaBudget&) { return FindText(t, a, true, true); },
+      places};
   methods["count"] = {CountText, places};
 }
 
@@ -347,14 +341,12 @@ void AddCuts(Methods& methods) {
                        },
                        strips};
   const JinjaSignature splits{.parameters = {"sep", "maxsplit"}};
-  methods["split"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget& b) {
-                        return SplitText(t, a, false, b);
-                      },
-                      splits};
-  methods["rsplit"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget& b) {
-                         return SplitText(t, a, true, b);
-                       },
-                       splits};
+  methods["split"] = {
+      [](const std::string& t, const JinjaArguments& a, JinjaBudget& b) { return SplitText(t, a, false, b); },
+      splits};
+  methods["rsplit"] = {
+      [](const std::string& t, const JinjaArguments& a, JinjaBudget& b) { return SplitText(t, a, true, b); },
+      splits};
   const JinjaSignature one{.parameters = {"sep"}, .required = 1, .positional_only = true};
   methods["partition"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget& b) {
                             return PartitionText(t, a, false, b);
@@ -364,14 +356,12 @@ void AddCuts(Methods& methods) {
                              return PartitionText(t, a, true, b);
                            },
                            one};
-  methods["removeprefix"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget&) {
-                               return RemoveAffix(t, a, true);
-                             },
-                             one};
-  methods["removesuffix"] = {[](const std::string& t, const JinjaArguments& a, JinjaBudget&) {
-                               return RemoveAffix(t, a, false);
-                             },
-                             one};
+  methods["removeprefix"] = {
+      [](const std::string& t, const JinjaArguments& a, JinjaBudget&) { return RemoveAffix(t, a, true); },
+      one};
+  methods["removesuffix"] = {
+      [](const std::string& t, const JinjaArguments& a, JinjaBudget&) { return RemoveAffix(t, a, false); },
+      one};
   methods["splitlines"] = {SplitLines, {.parameters = {"keepends"}}};
 }
 

@@ -296,7 +296,8 @@ class Parser : private JinjaExpressionParser {
   // Nothing is escaped unless a filter does it, so only `false` makes sense.
   absl::StatusOr<Statement> ParseAutoescape() {
     Statement statement = Make(Statement::Kind::kScope);
-    if (!TakeName("false") && !TakeName("False")) return Unsupported("tag 'autoescape' other than with false");
+    if (!TakeName("false") && !TakeName("False"))
+      return Unsupported("tag 'autoescape' other than with false");
     TANDEM_RETURN_IF_ERROR(ParseOnlyBody("endautoescape", statement));
     TANDEM_RETURN_IF_ERROR(EndBlock());
     return statement;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/jinja/jinja_interpreter.h"
 #include "common/tokenizer/jinja/jinja_json.h"
 #include "common/tokenizer/jinja/python_format.h"
 #include "common/tokenizer/jinja/python_text.h"
@@ -58,8 +59,7 @@ Result SafeFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget& b
 Result CenterFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
   TANDEM_ASSIGN_OR_RETURN(const int64_t width, IntegerOr(arguments, 0, "width", 80));
-  TANDEM_ASSIGN_OR_RETURN(std::string padded,
-                          PythonPad(text, width, " ", TextAlignment::kCenter, budget));
+  TANDEM_ASSIGN_OR_RETURN(std::string padded, PythonPad(text, width, " ", TextAlignment::kCenter, budget));
   return JinjaTextLike(value, std::move(padded));
 }
 
@@ -72,12 +72,12 @@ Result FormatFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue values,
                           members.empty() ? JinjaValue::List(arguments.positional, JinjaValue::kTuple)
                                           : JinjaValue::Dict(std::move(members)));
-  TANDEM_ASSIGN_OR_RETURN(std::string formatted, PythonPercentFormat(text, values, budget));
-  return JinjaTextLike(value, std::move(formatted));
+  return JinjaArithmetic("%", JinjaTextLike(value, text), values, budget);
 }
 
 Result IndentFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
+  if (value.AsString() == nullptr) return absl::InvalidArgumentError("indent expects a string");
+  const std::string& text = *value.AsString();
   const JinjaValue* width = arguments.Find(0, "width");
   std::string indent(4, ' ');
   if (width != nullptr && width->AsString() != nullptr) {
@@ -101,9 +101,8 @@ Result IndentFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
 }
 
 Result TruncateFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
-  if (value.AsString() == nullptr) return absl::InvalidArgumentError("truncate expects a string");
-  const std::string& text = *value.AsString();
-  TANDEM_RETURN_IF_ERROR(budget.Bytes(text.size()));
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue full_length, ApplyJinjaFilter("length", value, {}, budget));
+  const int64_t length = *full_length.As<int64_t>();
   TANDEM_ASSIGN_OR_RETURN(const int64_t most, IntegerOr(arguments, 0, "length", 255));
   TANDEM_ASSIGN_OR_RETURN(const int64_t leeway, IntegerOr(arguments, 3, "leeway", 5));
   std::string end = "...";
@@ -113,9 +112,10 @@ Result TruncateFilter(const JinjaValue& value, const JinjaArguments& arguments, 
   const auto end_length = static_cast<int64_t>(CountCharacters(end));
   if (most < end_length || leeway < 0 || most > (int64_t{1} << 40))
     return absl::InvalidArgumentError("truncate expects a length that has room for the end");
-  const auto length = static_cast<int64_t>(CountCharacters(text));
+  // Anything with a length that is not cut stays as it is.
   if (length <= most || length - most <= leeway) return value;
-  absl::string_view kept = CharacterRange(text, 0, static_cast<size_t>(most - end_length));
+  if (value.AsString() == nullptr) return absl::InvalidArgumentError("truncate expects a string");
+  absl::string_view kept = CharacterRange(*value.AsString(), 0, static_cast<size_t>(most - end_length));
   if (!IsSet(arguments, 1, "killwords")) kept = kept.substr(0, kept.rfind(' '));
   return JinjaTextLike(value, absl::StrCat(kept, end));
 }
@@ -126,12 +126,15 @@ Result FileSizeFilter(const JinjaValue& value, const JinjaArguments& arguments, 
     bytes = static_cast<double>(*integer);
   } else if (const double* number = value.As<double>()) {
     bytes = *number;
-  } else if (value.AsString() == nullptr || !absl::SimpleAtod(*value.AsString(), &bytes)) {
+  } else if (const bool* flag = value.As<bool>()) {
+    bytes = *flag ? 1 : 0;
+  } else if (value.AsString() == nullptr || !absl::SimpleAtod(PythonDigits(*value.AsString()), &bytes)) {
     return absl::InvalidArgumentError("filesizeformat expects a number");
   }
   const bool binary = IsSet(arguments, 0, "binary");
   const double base = binary ? 1024 : 1000;
   if (bytes == 1) return JinjaValue::String("1 Byte");
+  if (bytes < -9e18) return absl::InvalidArgumentError("an integer overflows 64 bits");
   if (bytes < base) return JinjaValue::String(absl::StrFormat("%d Bytes", static_cast<int64_t>(bytes)));
   static constexpr char kPrefixes[] = "kMGTPEZY";
   double unit = base;
@@ -206,8 +209,8 @@ Result XmlAttributesFilter(const JinjaValue& value, const JinjaArguments& argume
         }))
       return absl::InvalidArgumentError("xmlattr: a name of an attribute has a blank, '/', '>' or '='");
     TANDEM_ASSIGN_OR_RETURN(const JinjaValue escaped, EscapeFilter(member, {}, budget));
-    const bool separated = !out.empty() || arguments.Find(0, "autospace") == nullptr ||
-                           arguments.Find(0, "autospace")->IsTrue();
+    const bool separated =
+        !out.empty() || arguments.Find(0, "autospace") == nullptr || arguments.Find(0, "autospace")->IsTrue();
     absl::StrAppend(&out, separated ? " " : "", JinjaEscaped(name), "=\"", *escaped.AsString(), "\"");
   }
   TANDEM_RETURN_IF_ERROR(budget.Bytes(out.size()));
@@ -222,18 +225,12 @@ JinjaValue JinjaTextLike(const JinjaValue& value, std::string text) {
 
 const absl::flat_hash_map<absl::string_view, JinjaFilter>& JinjaTextFilters() {
   static const auto* filters = new absl::flat_hash_map<absl::string_view, JinjaFilter>{
-      {"center", CenterFilter},
-      {"e", EscapeFilter},
-      {"escape", EscapeFilter},
-      {"filesizeformat", FileSizeFilter},
-      {"forceescape", ForceEscapeFilter},
-      {"format", FormatFilter},
-      {"indent", IndentFilter},
-      {"safe", SafeFilter},
-      {"tojson", JinjaToJsonFilter},
-      {"truncate", TruncateFilter},
-      {"urlencode", UrlEncodeFilter},
-      {"wordcount", WordCountFilter},
+      {"center", CenterFilter},           {"e", EscapeFilter},
+      {"escape", EscapeFilter},           {"filesizeformat", FileSizeFilter},
+      {"forceescape", ForceEscapeFilter}, {"format", FormatFilter},
+      {"indent", IndentFilter},           {"safe", SafeFilter},
+      {"tojson", JinjaToJsonFilter},      {"truncate", TruncateFilter},
+      {"urlencode", UrlEncodeFilter},     {"wordcount", WordCountFilter},
       {"xmlattr", XmlAttributesFilter},
   };
   return *filters;

@@ -139,8 +139,9 @@ const JinjaDict* JinjaValue::AsDict() const {
 }
 
 absl::string_view JinjaValue::TypeName() const {
-  static constexpr absl::string_view kNames[] = {"undefined", "none", "bool",      "int",  "float",   "str",
-                                                 "list",      "dict", "namespace", "loop", "callable", "Markup"};
+  static constexpr absl::string_view kNames[] = {"undefined", "none", "bool",     "int",
+                                                 "float",     "str",  "list",     "dict",
+                                                 "namespace", "loop", "callable", "Markup"};
   return kNames[value_.index()];
 }
 
@@ -192,8 +193,8 @@ std::string JinjaFloatText(double value) {
 }
 
 std::string JinjaEscaped(absl::string_view text) {
-  return absl::StrReplaceAll(
-      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}});
+  return absl::StrReplaceAll(text,
+                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"'", "&#39;"}, {"\"", "&#34;"}});
 }
 
 absl::StatusOr<std::string> JinjaToText(const JinjaValue& value, JinjaBudget& budget) {
@@ -313,6 +314,7 @@ absl::StatusOr<bool> JinjaContains(const JinjaValue& haystack, const JinjaValue&
   }
   if (const JinjaDict* dict = haystack.AsDict()) {
     TANDEM_RETURN_IF_ERROR(budget.Bytes(dict->members.size()));
+    if (!needle.IsUndefined()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(needle));
     return dict->Find(needle) != nullptr;
   }
   if (haystack.IsUndefined()) return false;

@@ -27,9 +27,9 @@ struct JinjaDict;
 struct JinjaNamespace;
 struct JinjaLoop;
 struct JinjaCallable;
-struct JinjaMacro;      // Syntax nodes, in jinja_syntax.h.
+struct JinjaMacro;  // Syntax nodes, in jinja_syntax.h.
 struct JinjaStatement;
-struct JinjaFrame;      // In jinja_interpreter.h.
+struct JinjaFrame;  // In jinja_interpreter.h.
 
 using JinjaString = std::shared_ptr<const std::string>;
 // A text that counts as HTML: what the filters safe and escape make.

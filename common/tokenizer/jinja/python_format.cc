@@ -173,8 +173,7 @@ Text FloatDigits(double magnitude, char type, std::optional<int> precision, bool
   int digits = precision.value_or(6);
   char conversion = type == 0 || type == 'n' ? 'g' : type == '%' ? 'f' : type;
   if (conversion == 'g' || conversion == 'G') digits = std::max(digits, 1);
-  const std::string format =
-      absl::StrCat("%", alternate ? "#" : "", ".", digits, std::string(1, conversion));
+  const std::string format = absl::StrCat("%", alternate ? "#" : "", ".", digits, std::string(1, conversion));
   char buffer[1024];
   const double shown = type == '%' ? magnitude * 100 : magnitude;
   const int length = std::snprintf(buffer, sizeof(buffer), format.c_str(), shown);
@@ -198,8 +197,8 @@ Text FormatInteger(int64_t value, Spec spec, JinjaBudget& budget) {
   if (spec.type != 0 && absl::StrContains("eEfFgG%", std::string(1, spec.type)))
     return FormatFloat(static_cast<double>(value), spec, budget);
   if (spec.precision.has_value()) return Bad("an integer has no precision");
-  const uint64_t magnitude = value < 0 ? uint64_t{0} - static_cast<uint64_t>(value)
-                                       : static_cast<uint64_t>(value);
+  const uint64_t magnitude =
+      value < 0 ? uint64_t{0} - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
   std::string prefix = SignOf(value < 0, spec.sign);
   switch (spec.type) {
     case 0:
@@ -235,8 +234,8 @@ Text FormatText(absl::string_view text, Spec spec, JinjaBudget& budget) {
     return Bad("invalid specification for a text");
   if (spec.align == 0 || spec.align == '0') spec.align = '<';
   if (spec.precision.has_value()) {
-    text = CharacterRange(
-        text, 0, std::min<size_t>(static_cast<size_t>(*spec.precision), CountCharacters(text)));
+    text = CharacterRange(text, 0,
+                          std::min<size_t>(static_cast<size_t>(*spec.precision), CountCharacters(text)));
   }
   return Aligned("", std::string(text), spec, budget);
 }
@@ -310,8 +309,8 @@ class BraceFormatter {
     field.remove_prefix(end);
     if (absl::StartsWith(field, "!")) {
       if (field.size() < 2 || (field.size() > 2 && field[2] != ':')) return Bad("a bad conversion");
-      TANDEM_ASSIGN_OR_RETURN(std::string text, field[1] == 's' ? JinjaToText(value, budget_)
-                                                                 : JinjaToRepr(value, budget_));
+      TANDEM_ASSIGN_OR_RETURN(std::string text,
+                              field[1] == 's' ? JinjaToText(value, budget_) : JinjaToRepr(value, budget_));
       if (field[1] == 'a') text = PythonAscii(text);
       if (!absl::StrContains("sra", field.substr(1, 1))) return Bad("an unknown conversion");
       value = JinjaValue::String(std::move(text));
@@ -423,7 +422,8 @@ class PercentFormatter {
       const size_t end = format.find(')');
       if (end == absl::string_view::npos) return Bad("a '(' is not closed");
       if (values_.AsDict() == nullptr) return Bad("names want a dict");
-      const JinjaValue* found = values_.AsDict()->Find(JinjaValue::String(std::string(format.substr(1, end - 1))));
+      const JinjaValue* found =
+          values_.AsDict()->Find(JinjaValue::String(std::string(format.substr(1, end - 1))));
       if (found == nullptr) return Bad(absl::StrCat("there is no '", format.substr(1, end - 1), "'"));
       named = *found;
       format.remove_prefix(end + 1);
@@ -518,7 +518,8 @@ class PercentFormatter {
     const bool is_decimal = type == 'd' || type == 'i' || type == 'u';
     if (!number.has_value() || (!is_decimal && value.As<double>() != nullptr))
       return Bad("an integer is wanted");
-    if (value.As<double>() != nullptr && !(std::fabs(*number) < 9e18)) return Bad("an integer overflows 64 bits");
+    if (value.As<double>() != nullptr && !(std::fabs(*number) < 9e18))
+      return Bad("an integer overflows 64 bits");
     const int64_t* exact = value.As<int64_t>();
     const int64_t integer = exact != nullptr ? *exact : static_cast<int64_t>(*number);
     const uint64_t magnitude =

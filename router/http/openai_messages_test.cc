@@ -1,0 +1,70 @@
+#include "router/http/openai_messages.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem::router {
+namespace {
+
+using ::testing::ElementsAre;
+
+// What is read of a body with these fields; `problem`: its error.
+v1::ChatPrompt Read(const std::string& fields, std::string* problem = nullptr) {
+  const std::string body = absl::StrCat("{", fields, "}");
+  const Json json = Json::parse(body);
+  JsonFields read(json);
+  v1::ChatPrompt chat;
+  ReadChat(body, read, chat);
+  const absl::Status status = read.Finish();
+  if (problem != nullptr) {
+    *problem = std::string(status.message());
+  } else {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  return chat;
+}
+
+v1::ChatMessage Message(const std::string& content) {
+  return Read(
+             absl::StrCat(R"("messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}])",
+                          content, "}]"))
+      .messages(0);
+}
+
+TEST(OpenAiMessagesTest, ContentsStayAsTheClientSpellsThem) {
+  EXPECT_FALSE(Message("").has_content());
+  EXPECT_FALSE(Message(R"(, "content": null)").has_content());
+  EXPECT_TRUE(Message(R"(, "content": "")").has_content());
+  EXPECT_EQ(Message(R"(, "content": "a")").content(), "a");
+  EXPECT_TRUE(Message(R"(, "content": [])").has_content());
+  const v1::ChatMessage parts =
+      Message(R"(, "content": [{"type": "text", "text": "a"}, {"type": "text", "text": ""}])");
+  EXPECT_FALSE(parts.has_content());
+  EXPECT_THAT(parts.content_parts(), ElementsAre("a", ""));
+}
+
+TEST(OpenAiMessagesTest, ArgumentsStayAsTheClientSpellsThem) {
+  const v1::ChatPrompt chat = Read(
+      R"("messages": [{"role": "assistant", "tool_calls": [
+             {"id": "1", "function": {"name": "f", "arguments": "{ \"b\":1, \"a\":2.50 }"}}]}])");
+  EXPECT_EQ(chat.messages(0).tool_calls(0).arguments(), R"({ "b":1, "a":2.50 })");
+}
+
+TEST(OpenAiMessagesTest, DocumentsAreAListOfObjects) {
+  const std::string messages = R"("messages": [{"role": "user", "content": "a"}], "documents": )";
+  EXPECT_EQ(Read(messages + R"([{"title": "T", "text": "x"}, {"b": 1, "a": 2}])").documents(),
+            R"([{"title":"T","text":"x"},{"b":1,"a":2}])");
+  EXPECT_EQ(Read(messages + "[]").documents(), "");
+  EXPECT_EQ(Read(messages + "null").documents(), "");
+  for (const char* wrong : {"{}", "\"a\"", "[\"a\"]", "[null]", "true"}) {
+    std::string problem;
+    Read(messages + wrong, &problem);
+    EXPECT_EQ(problem, "documents: expected a list of objects") << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::router
