@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/call_marks.h"
-#include "common/grammar/json_schema_check.h"
+#include "common/grammar/schema/schema_document.h"
 #include "common/model/config/strict_json.h"
 
 namespace tandem {
@@ -70,13 +70,9 @@ std::string Quoted(absl::string_view text) {
 // A part of a structural tag, as XGrammar's JSON has it.
 absl::StatusOr<nlohmann::ordered_json> FormatOf(const ConstraintSource& source) {
   switch (source.form) {
-    case ConstraintSource::Form::kJsonSchema: {
-      // In which the order of properties is that of the output.
-      nlohmann::ordered_json format = {{"type", "json_schema"},
-                                       {"json_schema", nlohmann::ordered_json::parse(source.text)}};
-      if (!source.any_whitespace) format["max_whitespace_cnt"] = 1;
-      return format;
-    }
+    case ConstraintSource::Form::kJsonSchema:
+      // As text, which keeps the order of properties and all digits (schema_source.h).
+      return nlohmann::ordered_json{{"type", "json_schema"}, {"json_schema", source.text}};
     case ConstraintSource::Form::kRegex:
       return nlohmann::ordered_json{{"type", "regex"}, {"pattern", source.text}};
     case ConstraintSource::Form::kGrammar:
@@ -103,7 +99,7 @@ absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLim
   }
   switch (source.form) {
     case ConstraintSource::Form::kJsonSchema:
-      return CheckJsonSchema(source.text, limits.max_depth);
+      return SchemaDocument::Read(source.text, limits.max_depth).status();
     case ConstraintSource::Form::kStructuralTags:
       // Its parts have been looked at one by one.
       return ParseStrictJson(source.text, "structural tags", 0, {.max_depth = limits.max_depth + 8}).status();

@@ -74,6 +74,12 @@ void ReadGuides(absl::string_view body, const std::string& prefix, const std::st
   }
 }
 
+// Models write JSON in the layout that they have learned; held to another one they write less well.
+void SetLayout(bool compact, v1::Constraint& constraint) {
+  if (constraint.has_json_schema()) constraint.mutable_json_schema()->set_any_whitespace(!compact);
+  if (constraint.has_json_object()) constraint.mutable_json_object()->set_any_whitespace(!compact);
+}
+
 }  // namespace
 
 void ReadConstraint(absl::string_view body, JsonFields& fields, v1::GenerateRequest& request) {
@@ -81,13 +87,17 @@ void ReadConstraint(absl::string_view body, JsonFields& fields, v1::GenerateRequ
   if (const Json* const format = fields.Find("response_format"))
     ReadResponseFormat(body, *format, fields, constraint);
   ReadGuides(body, "guided_", "", fields, constraint);
+  bool compact = false;
   if (const Json* const outputs = fields.Find("structured_outputs")) {
     JsonFields own(*outputs, "structured_outputs.");
+    compact = own.Flag("disable_any_whitespace").value_or(false);
     ReadGuides(body, "", "/structured_outputs", own, constraint);
     fields.Update(own.Finish());
   }
   fields.Refuse("structural_tag", "not supported over HTTP");
-  if (constraint.has_value()) *request.mutable_constraint() = *std::move(constraint);
+  if (!constraint.has_value()) return;
+  SetLayout(compact, *constraint);
+  *request.mutable_constraint() = *std::move(constraint);
 }
 
 void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields,
@@ -105,6 +115,8 @@ void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fiel
     own.Fail("type", absl::StrCat("found \"", PrintableText(type),
                                   "\", expected \"text\", \"json_object\" or \"json_schema\""));
   }
+  const bool compact = own.Flag("disable_any_whitespace").value_or(false);
+  if (request.has_constraint()) SetLayout(compact, *request.mutable_constraint());
   fields.Update(own.Finish());
 }
 

@@ -9,11 +9,12 @@ namespace tandem::router {
 // Reads the constraint of a request: OpenAI's `response_format` (text, json_object, json_schema), or vLLM's
 // `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar` and `structured_outputs` with the members
 // json, json_object, regex, choice and grammar. At most one of them is allowed. `body`: the text from which
-// `fields` was parsed; a schema's properties keep their order in it. Errors go to `fields`.
+// `fields` was parsed; a schema's properties keep their order in it. JSON has the free layout unless
+// `structured_outputs` has vLLM's `disable_any_whitespace`. Errors go to `fields`.
 void ReadConstraint(absl::string_view body, JsonFields& fields, v1::GenerateRequest& request);
 
 // Reads `text.format` of /v1/responses, passed as `format`: like response_format, but without an object
-// around the schema. Errors go to `fields`.
+// around the schema, and with `disable_any_whitespace` in it. Errors go to `fields`.
 void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields,
                     v1::GenerateRequest& request);
 
