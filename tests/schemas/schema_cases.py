@@ -13,6 +13,8 @@ class Case:
     leaves: list
     # Members whose names are free may have the same one.
     free_names: bool = False
+    # Python's regular expressions can read the pattern.
+    judged: bool = True
 
 
 def schema_of_properties(required=(), **properties):
@@ -31,7 +33,7 @@ CASES = [
     Case({"type": "string", "pattern": "b$"}, ['"b"', '"ab"'], ['"ba"']),
     Case({"type": "string", "pattern": "^(a|b$)"}, ['"ac"', '"b"'], ['"bc"', '"ca"']),
     Case({"type": "string", "pattern": "^(?=.*[0-9])(?!x)[a-z0-9]{2,4}$"}, ['"a1"', '"1abc"'], ['"ab"', '"x1"', '"a1bcd"']),
-    Case({"type": "string", "pattern": "^\\u{1F600}\\ud83d\\ude00$"}, ['"😀😀"'], ['"😀"']),
+    Case({"type": "string", "pattern": "^\\u{1F600}\\ud83d\\ude00$"}, ['"😀😀"'], ['"😀"'], judged=False),
     Case({"type": "string", "pattern": "^[\\w.-]+@[\\w-]+\\.[a-z]{2,3}$", "maxLength": 9},
          ['"a@b.de"', '"aa@bbb.de"'], ['"aaa@bbb.de"', '"a@b"']),
     Case({"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": 63, "minLength": 2},

@@ -20,7 +20,7 @@ NUM_SCHEMAS = int(os.environ.get("TANDEM_SCHEMAS", "400"))
 SEED = int(os.environ.get("TANDEM_SCHEMAS_SEED", "1"))
 OUTPUTS_EACH = 4
 # Of random schemas: what cannot be said exactly is refused, but most must not be.
-MOST_REFUSED = 0.2
+MOST_REFUSED = 0.3
 # Of outputs: some reach the limit of tokens.
 LEAST_WHOLE = 0.8
 
@@ -47,16 +47,13 @@ def no_twins(pairs):
     return dict(pairs)
 
 
-def exact(text):
-    return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=no_twins)
-
-
-def as_exact(schema):
-    return exact(schema if isinstance(schema, str) else json.dumps(schema))
+def exact(text, twins_allowed=False):
+    return json.loads(text, parse_float=decimal.Decimal, object_pairs_hook=dict if twins_allowed else no_twins)
 
 
 def validator(schema):
-    return jsonschema.Draft202012Validator(as_exact(schema), format_checker=jsonschema.FormatChecker())
+    schema = exact(schema if isinstance(schema, str) else json.dumps(schema))
+    return jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
 
 
 class SchemasTest(unittest.TestCase):
@@ -71,7 +68,7 @@ class SchemasTest(unittest.TestCase):
                     continue
                 whole += 1
                 text = bytes.fromhex(digits).decode()
-                value = json.loads(text, parse_float=decimal.Decimal) if twins_allowed else exact(text)
+                value = exact(text, twins_allowed)
                 # Every character is one: there are no halves of surrogate pairs.
                 json.dumps(value, ensure_ascii=False, default=str).encode()
                 judge.validate(value)
@@ -85,7 +82,8 @@ class SchemasTest(unittest.TestCase):
             with self.subTest(schema=case.schema):
                 self.assertNotIn("error", answer)
                 self.assertEqual(answer["takes"], [True] * len(case.takes) + [False] * len(case.leaves), (case.takes, case.leaves))
-                self.judge(case.schema, answer, twins_allowed=case.free_names)
+                if case.judged:
+                    self.judge(case.schema, answer, twins_allowed=case.free_names)
 
     def test_what_cannot_be_said_is_refused_by_place(self):
         answers = ask([{"schema": schema, "outputs": 1} for schema, _ in schema_cases.REFUSED])
@@ -130,17 +128,20 @@ class SchemasTest(unittest.TestCase):
             schema = random_schema(rng, plain=True)
             judge = validator(schema)
             instances = [random_instance(rng, schema) for _ in range(8)]
-            valid = [dump(instance) for instance in instances if judge.is_valid(as_exact(instance))]
+            valid = [dump(instance) for instance in instances if judge.is_valid(exact(json.dumps(instance)))]
             if valid:
                 requests.append({"schema": schema, "takes": valid})
-        tried = 0
+        tried = refused = 0
         for request, answer in zip(requests, ask(requests)):
+            if "error" in answer:
+                refused += 1
+                self.assertIn("two properties whose names are free", answer["error"], request)
+                continue
             with self.subTest(schema=dump(request["schema"])):
-                self.assertNotIn("error", answer)
                 missing = [text for text, taken in zip(request["takes"], answer["takes"]) if not taken]
                 self.assertEqual(missing, [])
                 tried += len(request["takes"])
-        print(f"{tried} valid instances of {len(requests)} schemas taken")
+        print(f"{tried} valid instances of {len(requests) - refused} schemas taken; {refused} schemas refused")
         self.assertGreater(tried, NUM_SCHEMAS)
 
     def test_hostile_schemas_end_soon(self):

@@ -6,6 +6,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
+#include "common/grammar/schema/work_budget.h"
 
 namespace tandem {
 namespace {
@@ -179,33 +180,14 @@ absl::StatusOr<size_t> JsonRules::AnyCharacter() {
 absl::StatusOr<size_t> JsonRules::AnyNumber(bool whole) {
   std::optional<size_t>& number = numbers_[whole ? 1 : 0];
   if (number.has_value()) return *number;
-  number = rules_.AddRule();
-  const size_t rule = *number;
-  const auto digits = [] { return RuleSet::Characters({{'0', '9'}}); };
-  const auto digit = [] { return RuleSet::Character({{'0', '9'}}); };
-  const Sequence integers[] = {{RuleSet::Text("0")}, {RuleSet::Character({{'1', '9'}}), digits()}};
-  // Behind the digits in front of the point.
-  const size_t tail = rules_.AddRule();
-  TANDEM_RETURN_IF_ERROR(rules_.Add(tail, {}));
-  if (!whole) {
-    const size_t exponent = rules_.AddRule();
-    const Sequence e = {RuleSet::Character({{'E', 'E'}, {'e', 'e'}})};
-    TANDEM_RETURN_IF_ERROR(rules_.Add(exponent, {}));
-    TANDEM_RETURN_IF_ERROR(rules_.Add(exponent, e + Sequence{digit(), digits()}));
-    TANDEM_RETURN_IF_ERROR(
-        rules_.Add(exponent, e + Sequence{RuleSet::Character({{'+', '+'}, {'-', '-'}}), digit(), digits()}));
-    TANDEM_RETURN_IF_ERROR(
-        rules_.Add(tail, {RuleSet::Text("."), digit(), digits(), RuleSet::Rule(exponent)}));
-    TANDEM_RETURN_IF_ERROR(rules_.Add(tail, e + Sequence{digit(), digits()}));
-    TANDEM_RETURN_IF_ERROR(
-        rules_.Add(tail, e + Sequence{RuleSet::Character({{'+', '+'}, {'-', '-'}}), digit(), digits()}));
-  }
-  for (const Sequence& integer : integers) {
-    TANDEM_RETURN_IF_ERROR(rules_.Add(rule, integer + Sequence{RuleSet::Rule(tail)}));
-    TANDEM_RETURN_IF_ERROR(
-        rules_.Add(rule, Sequence{RuleSet::Text("-")} + integer + Sequence{RuleSet::Rule(tail)}));
-  }
-  return rule;
+  // Longer exponents lead beyond what most readers of JSON can hold.
+  TANDEM_ASSIGN_OR_RETURN(const Pattern pattern,
+                          Pattern::Parse(whole ? "^-?(0|[1-9][0-9]*)$"
+                                               : "^-?(0|[1-9][0-9]*)(\\.[0-9]+)?([Ee][+-]?[0-9]{1,2})?$"));
+  WorkBudget budget(1'000'000);
+  TANDEM_ASSIGN_OR_RETURN(const Language numbers, pattern.ToLanguage(&budget));
+  TANDEM_ASSIGN_OR_RETURN(number, NumbersOf(numbers));
+  return *number;
 }
 
 absl::Status JsonRules::AddSpelled(size_t rule, const CodeRanges& characters, const Sequence& rest) {

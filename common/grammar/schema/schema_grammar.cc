@@ -177,30 +177,34 @@ absl::StatusOr<size_t> GrammarMaker::RuleOfCase(const ArrayCase& array) {
 absl::StatusOr<size_t> GrammarMaker::RuleOfDistinct(const ArrayCase& array) {
   const std::vector<JsonValue>& values = *array.distinct;
   const bool any_order = values.size() <= kMostOrdered;
-  // Which values may still come, and how many came, as far as that matters.
-  using State = std::pair<uint64_t, size_t>;
-  StateRules<State> rules(&rules_);
-  const uint64_t all = values.size() == 64 ? ~uint64_t{0} : (uint64_t{1} << values.size()) - 1;
   const bool bounded = array.most < values.size();
   const size_t most_counted = bounded ? array.most : std::max<size_t>(array.least, 1);
-  const size_t list = rules({all, 0});
+  // Which values may come next, and how many came, as far as that matters. In any order the values are a set
+  // of bits, otherwise those from an index on.
+  using State = std::pair<size_t, size_t>;
+  StateRules<State> rules(&rules_);
+  const size_t list = rules({0, 0});
   State state;
   for (size_t rule = 0; rules.Next(&state, &rule);) {
     TANDEM_RETURN_IF_ERROR(budget_.Spend(static_cast<int64_t>(100 * values.size())));
-    const auto [left, count] = state;
-    if (count >= array.least) {
-      TANDEM_RETURN_IF_ERROR(
-          rules_.Add(rule, count == 0 ? json_.Open('[') + Sequence{RuleSet::Text("]")} : json_.Close(']')));
-    }
-    if (bounded && count == array.most) continue;
+    const auto [gone, count] = state;
+    const bool full = bounded && count == array.most;
     const size_t next = std::min(count + 1, most_counted);
-    for (size_t i = 0; i < values.size(); ++i) {
-      if ((left >> i & 1) == 0) continue;
-      const uint64_t gone = any_order ? uint64_t{1} << i : (uint64_t{2} << i) - 1;
-      TANDEM_RETURN_IF_ERROR(rules_.Add(rule, (count == 0 ? json_.Open('[') : json_.Comma()) +
-                                                  json_.Value(values[i]) +
-                                                  Sequence{RuleSet::Rule(rules({left & ~gone, next}))}));
+    const auto add = [&](size_t i, size_t then) {
+      return rules_.Add(rule, (count == 0 ? json_.Open('[') : json_.Comma()) + json_.Value(values[i]) +
+                                  Sequence{RuleSet::Rule(rules({then, next}))});
+    };
+    if (!any_order && gone < values.size() && !full) {
+      TANDEM_RETURN_IF_ERROR(add(gone, gone + 1));
+      TANDEM_RETURN_IF_ERROR(rules_.Add(rule, {RuleSet::Rule(rules({gone + 1, count}))}));
+      continue;
     }
+    for (size_t i = 0; i < values.size() && any_order && !full; ++i) {
+      if ((gone >> i & 1) == 0) TANDEM_RETURN_IF_ERROR(add(i, gone | size_t{1} << i));
+    }
+    if (count < array.least) continue;
+    TANDEM_RETURN_IF_ERROR(
+        rules_.Add(rule, count == 0 ? json_.Open('[') + Sequence{RuleSet::Text("]")} : json_.Close(']')));
   }
   return list;
 }

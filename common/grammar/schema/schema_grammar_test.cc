@@ -67,7 +67,8 @@ TEST(SchemaDocumentTest, ReadsWhatIsReferredTo) {
   EXPECT_THAT(Refusal(R"({"$ref":"#/$defs/a","$defs":{"a":{"type":3}}})"),
               HasSubstr("#/$defs/a/type: 3 is not a type"));
   EXPECT_THAT(Refusal(R"({"$ref":"#/$defs/b"})"), HasSubstr("#/$ref: #/$defs/b does not exist"));
-  EXPECT_THAT(Refusal(R"({"$ref":"#/$defs/%g0"})"), HasSubstr("#/$ref: expected two hexadecimal digits"));
+  EXPECT_THAT(Refusal(R"({"$ref":"#/$defs/%g0","$defs":{}})"),
+              HasSubstr("#/$ref: expected two hexadecimal digits"));
   EXPECT_THAT(Refusal(R"({"$ref":"other.json"})"), HasSubstr("#/$ref: expected a place in this schema"));
   EXPECT_THAT(Refusal(R"({"a":1,"a":2})"), HasSubstr("occurs twice"));
   EXPECT_THAT(Refusal("[1"), HasSubstr("byte"));
