@@ -1,7 +1,7 @@
 // tandem-schemas: generates texts under JSON schemas and says which texts they take, for schemas_test.py to
 // judge.
 //
-//   tandem-schemas SEED < requests
+//   tandem-schemas SEED [WORDS] < requests
 //
 // Reads lines of JSON: {"schema": TEXT, "free": whether the layout is free, "outputs": how many, "takes":
 // TEXTS}. Prints a line for each: {"error": WHY}, or {"outputs": [[TEXT in hexadecimal digits, whether it is
@@ -35,13 +35,25 @@ using Json = nlohmann::json;
 
 constexpr size_t kMostTokens = 600;
 
-std::vector<std::string> Vocabulary() {
+std::vector<std::string> Vocabulary(size_t num_words) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
   for (const char* piece :
        {"\": ", "\", \"", "{\"", "\"}", "\": \"", "\\u00", "\\n", "\\\"", "é",    "😀",   "true",
         "null", "12",     "-1",  ".5",  "a\"",    "ab",    "],",  "}}",   "\n  ", "0\"}"}) {
     tokens.emplace_back(piece);
+  }
+  std::mt19937_64 random(1);
+  for (size_t i = 0; i < num_words; ++i) {
+    std::string word(random() % 2, ' ');
+    for (size_t syllables = 1 + random() % 3; syllables > 0; --syllables) {
+      word.push_back("bcdfghklmnprstvw"[random() % 16]);
+      word.push_back("aeiouy"[random() % 6]);
+    }
+    constexpr const char* kEnds[] = {"\"", "\",", "s", ".", "-", ",", "\\n", "\":"};
+    if (random() % 4 == 0) word += kEnds[random() % 8];
+    tokens.push_back(
+        absl::StrCat(word, i < 1000 ? "" : std::string(1, static_cast<char>('a' + random() % 26))));
   }
   return tokens;
 }
@@ -115,11 +127,13 @@ absl::StatusOr<Json> Answer(const Json& request, const std::shared_ptr<const Gra
 
 int Main(int argc, char** argv) {
   uint64_t seed = 0;
-  if (argc != 2 || !absl::SimpleAtoi(argv[1], &seed)) {
-    std::fputs("usage: tandem-schemas SEED < requests\n", stderr);
+  size_t num_words = 0;
+  if (argc < 2 || argc > 3 || !absl::SimpleAtoi(argv[1], &seed) ||
+      (argc == 3 && !absl::SimpleAtoi(argv[2], &num_words))) {
+    std::fputs("usage: tandem-schemas SEED [WORDS] < requests\n", stderr);
     return 2;
   }
-  std::vector<std::string> tokens = Vocabulary();
+  std::vector<std::string> tokens = Vocabulary(num_words);
   const auto end = static_cast<TokenId>(tokens.size());
   tokens.emplace_back();
   const auto vocabulary = GrammarVocabulary::Create(std::move(tokens), {end}).value();
