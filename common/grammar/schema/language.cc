@@ -1,6 +1,7 @@
 #include "common/grammar/schema/language.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -227,6 +228,56 @@ absl::StatusOr<Language> Language::Texts(const std::vector<std::string>& texts, 
       states[i].arcs.push_back({{code_point, code_point}, target});
     }
   }
+  return FromStates(std::move(states), budget);
+}
+
+absl::StatusOr<Language> Language::AtLeast(const std::vector<std::string>& texts, size_t most_states,
+                                           WorkBudget* budget) {
+  // The nodes of their trie, level by level, until there are too many.
+  struct Node {
+    State state;
+    std::vector<absl::string_view> rest;  // Of the texts that lead here.
+  };
+  std::vector<Node> nodes(1);
+  nodes[0].rest.assign(texts.begin(), texts.end());
+  size_t level = 0;
+  for (size_t end = 1; level < end; level = std::exchange(end, nodes.size())) {
+    std::vector<Node> next;
+    std::vector<std::map<uint32_t, uint32_t>> children(end - level);
+    for (size_t i = level; i < end; ++i) {
+      for (absl::string_view text : nodes[i].rest) {
+        TANDEM_RETURN_IF_ERROR(budget->Spend(8));
+        if (text.empty()) {
+          nodes[i].state.accepts = true;
+          continue;
+        }
+        const auto [child, added] = children[i - level].emplace(
+            TakeCodePoint(&text), static_cast<uint32_t>(nodes.size() + next.size()));
+        if (added) next.emplace_back();
+        next[child->second - nodes.size()].rest.push_back(text);
+      }
+    }
+    if (level > 0 && nodes.size() + next.size() > most_states) break;
+    for (size_t i = level; i < end; ++i) {
+      for (const auto& [code_point, child] : children[i - level]) {
+        nodes[i].state.arcs.push_back({{code_point, code_point}, child});
+      }
+    }
+    std::move(next.begin(), next.end(), std::back_inserter(nodes));
+  }
+  // Those of the last level have lost their children: behind them is everything.
+  const auto all = static_cast<uint32_t>(nodes.size());
+  std::vector<State> states;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    states.push_back(std::move(nodes[i].state));
+    const bool cut = i >= level && std::any_of(nodes[i].rest.begin(), nodes[i].rest.end(),
+                                               [](absl::string_view rest) { return !rest.empty(); });
+    if (!cut) continue;
+    states.back().accepts = true;
+    for (const CodeRange& range : AllCodePoints()) states.back().arcs.push_back({range, all});
+  }
+  states.push_back(All().states_[0]);
+  for (Arc& arc : states.back().arcs) arc.target = all;
   return FromStates(std::move(states), budget);
 }
 

@@ -104,6 +104,20 @@ TEST(LanguageTest, KnowsItsTextsAndLengths) {
   EXPECT_FALSE(runs.Accepts("éééé"));
 }
 
+TEST(LanguageTest, LeavesOutListsExactlyOrByTheirBeginnings) {
+  WorkBudget budget(100'000'000);
+  const Language exact = Language::AtLeast({"name", "na", "id"}, 32, &budget).value();
+  EXPECT_EQ(exact.TextsUpTo(5), (std::vector<std::string>{"id", "na", "name"}));
+  const Language cut = Language::AtLeast({"name", "na", "identity", "x"}, 6, &budget).value();
+  for (const char* text : {"name", "na", "nation", "id", "idol", "identity", "x"})
+    EXPECT_TRUE(cut.Accepts(text)) << text;
+  for (const char* text : {"", "n", "i", "xy", "y", "no"}) EXPECT_FALSE(cut.Accepts(text)) << text;
+  const Language first = Language::AtLeast({"name", "other"}, 1, &budget).value();
+  EXPECT_TRUE(first.Accepts("n") && first.Accepts("on") && !first.Accepts("") && !first.Accepts("x"));
+  EXPECT_TRUE(Language::AtLeast({}, 32, &budget)->IsEmpty());
+  EXPECT_EQ(Language::AtLeast({""}, 32, &budget)->TextsUpTo(2), std::vector<std::string>{""});
+}
+
 TEST(LanguageTest, SpendsNoMoreThanItMay) {
   WorkBudget budget(1'000'000);
   const absl::StatusOr<Language> exponential = Pattern::Parse("[ab]*a[ab]{30}$")->ToLanguage(&budget);

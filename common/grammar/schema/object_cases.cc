@@ -22,6 +22,9 @@ using Kind = Assertion::Kind;
 constexpr size_t kMostPatterns = 5;
 // Names that a pattern allows become members of their own if they are so few.
 constexpr size_t kMostNames = 64;
+// States of the automaton that leaves out the listed names: nearly every token is possible in each of them,
+// so that masks for each are dear.
+constexpr size_t kMostExcluded = 32;
 
 // What a conjunct says of objects.
 struct Objects {
@@ -214,7 +217,8 @@ absl::Status SchemaCases::AddObject(const Conjunct& conjunct, std::vector<Case>*
 absl::Status SchemaCases::AddOthers(const Demands& names, const OtherNames& others, ObjectCase* object) {
   const auto is_wanted = [](const auto& kind) { return kind.first; };
   if (std::none_of(others.kinds.begin(), others.kinds.end(), is_wanted)) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const Language mentioned, Language::Texts(others.mentioned, &budget_));
+  TANDEM_ASSIGN_OR_RETURN(const Language mentioned,
+                          Language::AtLeast(others.mentioned, kMostExcluded, &budget_));
   TANDEM_ASSIGN_OR_RETURN(Language all, Language::Subtract(Language::All(), mentioned, &budget_));
   if (!names.empty()) {
     const absl::StatusOr<Language> texts = TextsOf(names);
