@@ -38,4 +38,24 @@ std::string CleanUtf8(absl::string_view text, size_t max_bytes) {
   return clean;
 }
 
+uint32_t TakeCodePoint(absl::string_view* text) {
+  constexpr uint32_t kReplaced = 0xFFFD;
+  const size_t length = CharacterLength(*text);
+  const auto first = static_cast<uint8_t>(text->front());
+  uint32_t code_point = length == 0 ? kReplaced : length == 1 ? first : first & (0xFFu >> (length + 1));
+  for (size_t i = 1; i < length; ++i) {
+    code_point = code_point << 6 | (static_cast<uint8_t>((*text)[i]) & 0x3Fu);
+  }
+  text->remove_prefix(length == 0 ? 1 : length);
+  return code_point;
+}
+
+void AppendCodePoint(uint32_t code_point, std::string* text) {
+  const auto add = [text](uint32_t byte) { text->push_back(static_cast<char>(byte)); };
+  if (code_point < 0x80) return add(code_point);
+  const int more = code_point < 0x800 ? 1 : code_point < 0x10000 ? 2 : 3;
+  add((0xFF00u >> (more + 1) & 0xFFu) | code_point >> (6 * more));
+  for (int i = more - 1; i >= 0; --i) add(0x80u | (code_point >> (6 * i) & 0x3Fu));
+}
+
 }  // namespace tandem

@@ -24,7 +24,8 @@ struct ConstraintSource {
   };
   Form form = Form::kJsonSchema;
   std::string text;
-  // kJsonSchema: allows blanks and line ends wherever JSON does; otherwise one blank after commas and colons.
+  // kJsonSchema: the free layout, with blanks, line ends and indentations between tokens; otherwise one blank
+  // after commas and colons (JsonLayout).
   bool any_whitespace = false;
 
   friend bool operator==(const ConstraintSource&, const ConstraintSource&) = default;

@@ -13,7 +13,7 @@
 #include "common/base/utf8.h"
 #include "common/grammar/call_marks.h"
 #include "common/grammar/finite_schema.h"
-#include "common/grammar/json_schema_check.h"
+#include "common/grammar/schema/schema_document.h"
 #include "common/model/config/strict_json.h"
 
 namespace tandem {
@@ -110,13 +110,9 @@ std::string Quoted(absl::string_view text) {
 // A part of a structural tag, as XGrammar's JSON has it.
 absl::StatusOr<nlohmann::ordered_json> FormatOf(const ConstraintSource& source) {
   switch (source.form) {
-    case ConstraintSource::Form::kJsonSchema: {
-      // In which the order of properties is that of the output.
-      nlohmann::ordered_json format = {{"type", "json_schema"},
-                                       {"json_schema", nlohmann::ordered_json::parse(source.text)}};
-      if (!source.any_whitespace) format["max_whitespace_cnt"] = 1;
-      return format;
-    }
+    case ConstraintSource::Form::kJsonSchema:
+      // As text, which keeps the order of properties and all digits (schema_source.h).
+      return nlohmann::ordered_json{{"type", "json_schema"}, {"json_schema", source.text}};
     case ConstraintSource::Form::kRegex:
       return nlohmann::ordered_json{{"type", "regex"}, {"pattern", source.text}};
     case ConstraintSource::Form::kGrammar:
@@ -144,7 +140,7 @@ absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLim
   }
   switch (source.form) {
     case ConstraintSource::Form::kJsonSchema:
-      TANDEM_RETURN_IF_ERROR(CheckJsonSchema(source.text, limits.max_depth));
+      TANDEM_RETURN_IF_ERROR(SchemaDocument::Read(source.text, limits.max_depth).status());
       return CheckFiniteSchema(nlohmann::json::parse(source.text));
     case ConstraintSource::Form::kStructuralTags:
       // Its parts have been looked at one by one.

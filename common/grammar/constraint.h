@@ -30,9 +30,8 @@ absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::strin
 ConstraintSource AnyJsonObject(bool any_whitespace);
 
 // Free text with constrained parts. A part begins with a tag's `begin`, ends with its `end`, which may be
-// empty, and matches `content` in between. JSON in it may have a blank or a line end wherever JSON allows
-// them, and several with any_whitespace. Free text ends at one of the `triggers`; each trigger is a prefix of
-// one or more tags.
+// empty, and matches `content` in between. JSON in it has the free layout. Free text ends at one of the
+// `triggers`; each trigger is a prefix of one or more tags.
 struct StructuralTag {
   std::string begin;
   ConstraintSource content;

@@ -8,17 +8,18 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/call_marks.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/finite_texts.h"
 #include "common/grammar/mask_cache.h"
+#include "common/grammar/schema_source.h"
 #include "common/grammar/token_mask.h"
 #include "common/grammar/xgrammar_log.h"
 #include "common/grammar/xgrammar_vocabulary.h"
@@ -52,7 +53,7 @@ absl::string_view WholeCharacters(absl::string_view text) {
 xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::TokenizerInfo& info) {
   switch (source.form) {
     case ConstraintSource::Form::kJsonSchema:
-      return xgrammar::Grammar::FromJSONSchema(source.text, source.any_whitespace);
+      throw std::logic_error("a schema has become no grammar");
     case ConstraintSource::Form::kRegex:
       return xgrammar::Grammar::FromRegex(source.text);
     case ConstraintSource::Form::kGrammar:
@@ -92,19 +93,6 @@ absl::StatusOr<xgrammar::Grammar> ReadGrammar(const std::string& json) {
   auto read = xgrammar::Grammar::DeserializeJSON(json);
   if (std::holds_alternative<xgrammar::Grammar>(read)) return std::get<xgrammar::Grammar>(std::move(read));
   return absl::InternalError("a grammar of XGrammar's cannot be read back");
-}
-
-// XGrammar lets strings whose length is bounded have control characters, which JSON does not: the class of
-// characters that are neither quote, backslash, line feed nor carriage return becomes that of characters that
-// are neither quote, backslash nor control characters. Both have four ranges.
-absl::StatusOr<xgrammar::Grammar> WithoutControlCharacters(const xgrammar::Grammar& grammar) {
-  // A character class (1), or any number of its characters (2): words that follow, negated, ranges.
-  std::string json = grammar.SerializeJSON();
-  for (const char* kind : {"1", "2"}) {
-    const std::string begin = absl::StrCat(",", kind, ",9,1,34,34,92,92,");
-    json = absl::StrReplaceAll(json, {{begin + "13,13,10,10,", begin + "0,31,0,31,"}});
-  }
-  return ReadGrammar(json);
 }
 
 class Mask {
@@ -258,10 +246,10 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
   const xgrammar::TokenizerInfo& info = XGrammarVocabulary::InfoOf(vocabulary);
   const XGrammarWarnings warnings;
   try {
-    ConstraintSource spelled = source;
-    const bool is_tags = source.form == ConstraintSource::Form::kStructuralTags;
-    if (is_tags) {
-      TANDEM_ASSIGN_OR_RETURN(spelled.text, WithCallMarks(source.text, vocabulary));
+    TANDEM_ASSIGN_OR_RETURN(const ConstraintSource whole, WithGrammarsOfSchemas(source));
+    ConstraintSource spelled = whole;
+    if (whole.form == ConstraintSource::Form::kStructuralTags) {
+      TANDEM_ASSIGN_OR_RETURN(spelled.text, WithCallMarks(whole.text, vocabulary));
     }
     xgrammar::Grammar grammar = MakeGrammar(spelled, info);
     // What it warns of it takes no notice of, and then outputs may break the constraint.
@@ -272,10 +260,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     if (pruned) {
       TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(json.dump()));
     }
-    if (is_tags || source.form == ConstraintSource::Form::kJsonSchema) {
-      TANDEM_ASSIGN_OR_RETURN(grammar, WithoutControlCharacters(grammar));
-    }
-    if (spelled.text != source.text) {
+    if (spelled.text != whole.text) {
       TANDEM_ASSIGN_OR_RETURN(const std::string marked, WithMarkBytes(grammar.SerializeJSON()));
       TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(marked));
     }

@@ -35,8 +35,7 @@ void AddConstraint(CLI::App* app, ConstraintOptions* options) {
   app->add_option("--choice", options->choices, "The output is this text; repeat for alternatives")
       ->allow_extra_args(false)
       ->group(group);
-  app->add_flag("--any-whitespace", options->any_whitespace, "Allow white space wherever JSON allows it")
-      ->group(group);
+  app->add_flag("--any-whitespace", options->any_whitespace, "Let the target lay out the JSON")->group(group);
 }
 
 absl::StatusOr<std::optional<v1::Constraint>> ReadConstraint(const ConstraintOptions& options) {

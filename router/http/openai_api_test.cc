@@ -204,9 +204,14 @@ TEST_F(OpenAiApiTest, FormatsAreConstraints) {
        absl::StrCat(R"("structured_outputs": {"json": )", schema, "}")}) {
     ASSERT_EQ(Chat(", " + field).status, 200) << field;
     EXPECT_EQ(asked_.constraint().json_schema().schema(), schema) << field;
+    EXPECT_TRUE(asked_.constraint().json_schema().any_whitespace()) << field;
   }
   ASSERT_EQ(Chat(R"(, "response_format": {"type": "json_object"})").status, 200);
+  EXPECT_TRUE(asked_.constraint().json_object().any_whitespace());
+  constexpr char kCompact[] = R"(, "structured_outputs": {"disable_any_whitespace": true})";
+  ASSERT_EQ(Chat(absl::StrCat(R"(, "response_format": {"type": "json_object"})", kCompact)).status, 200);
   EXPECT_TRUE(asked_.constraint().has_json_object());
+  EXPECT_FALSE(asked_.constraint().json_object().any_whitespace());
   ASSERT_EQ(Chat(R"(, "guided_regex": "a+")").status, 200);
   EXPECT_EQ(asked_.constraint().regex(), "a+");
   ASSERT_EQ(Chat(R"(, "structured_outputs": {"choice": ["a", "b"]})").status, 200);

@@ -223,9 +223,14 @@ void ReadGuides(const std::string& prefix, const Place& place, JsonFields& field
 // What only guides backends that are not here; the same outputs are allowed without.
 void IgnoreBackendOptions(JsonFields& own) {
   for (const char* name : {"_backend", "_backend_was_auto", "disable_fallback"}) own.Ignore(name);
-  own.Refuse("disable_any_whitespace", "expected false");
   own.Refuse("disable_additional_properties", "expected false; the schema says it");
   own.Refuse("whitespace_pattern", "not supported");
+}
+
+// Models write JSON in the layout that they have learned; held to another one they write less well.
+void SetLayout(bool compact, v1::Constraint& constraint) {
+  if (constraint.has_json_schema()) constraint.mutable_json_schema()->set_any_whitespace(!compact);
+  if (constraint.has_json_object()) constraint.mutable_json_object()->set_any_whitespace(!compact);
 }
 
 }  // namespace
@@ -237,8 +242,10 @@ void ReadConstraint(absl::string_view body, JsonFields& fields, FieldNames& name
   if (const Json* const format = fields.Find("response_format"))
     ReadResponseFormat(body, *format, fields, names, constraint);
   ReadGuides("guided_", whole, fields, names, constraint);
+  bool compact = false;
   if (const Json* const outputs = fields.Find("structured_outputs")) {
     JsonFields own(*outputs, fields, "structured_outputs.");
+    compact = own.Flag("disable_any_whitespace").value_or(false);
     ReadGuides("", whole.Member("structured_outputs"), own, names, constraint);
     if (constraint.has_value() && own.Find("structural_tag") != nullptr)
       own.Fail("structural_tag", "more than one format, expected one");
@@ -250,7 +257,9 @@ void ReadConstraint(absl::string_view body, JsonFields& fields, FieldNames& name
     fields.Fail("structural_tag", "more than one format, expected one");
   ReadStructuralTagField(fields, "structural_tag", whole, names, constraint);
   fields.Ignore("guided_decoding_backend");
-  if (constraint.has_value()) *request.mutable_constraint() = *std::move(constraint);
+  if (!constraint.has_value()) return;
+  SetLayout(compact, *constraint);
+  *request.mutable_constraint() = *std::move(constraint);
 }
 
 void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields, FieldNames& names,
@@ -268,7 +277,11 @@ void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fiel
                                   "\", expected \"text\", \"json_object\" or \"json_schema\""));
   }
   for (const char* name : {"name", "description", "strict"}) own.Ignore(name);
-  if (constraint.has_value()) *request.mutable_constraint() = *std::move(constraint);
+  const bool compact = own.Flag("disable_any_whitespace").value_or(false);
+  if (constraint.has_value()) {
+    SetLayout(compact, *constraint);
+    *request.mutable_constraint() = *std::move(constraint);
+  }
   fields.Update(own.Finish());
 }
 

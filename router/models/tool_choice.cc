@@ -72,6 +72,17 @@ absl::Status CheckParameters(const v1::Tool& tool, int index) {
   return absl::OkStatus();
 }
 
+// The schema of a tool's arguments, which are an object even where it does not say so.
+std::string SchemaOfArguments(const v1::Tool& tool) {
+  if (tool.parameters().empty()) return kNoArguments;
+  const auto schema = nlohmann::json::parse(tool.parameters(), nullptr, /*allow_exceptions=*/false);
+  if (!schema.is_object() || schema.contains("type")) return tool.parameters();
+  // Inserted into the text, which keeps the order of its members and all digits.
+  std::string text = tool.parameters();
+  text.insert(text.find('{') + 1, schema.empty() ? R"("type":"object")" : R"("type":"object",)");
+  return text;
+}
+
 // Calls are held to something although the target calls by itself.
 bool HoldsCalls(const v1::ChatPrompt& chat) {
   return chat.tool_choice().single_call() || std::any_of(chat.tools().begin(), chat.tools().end(),
@@ -135,9 +146,7 @@ absl::StatusOr<std::optional<v1::Constraint>> ConstraintOfTools(const v1::ChatPr
     tag.set_begin(frame.begin);
     tag.set_end(frame.end);
     const bool held = forced || tool.strict();
-    tag.mutable_content()->mutable_json_schema()->set_schema(!held                       ? kAnyObject
-                                                             : tool.parameters().empty() ? kNoArguments
-                                                                                         : tool.parameters());
+    tag.mutable_content()->mutable_json_schema()->set_schema(held ? SchemaOfArguments(tool) : kAnyObject);
   }
   tags.set_at_least_one(forced);
   // A function that was named is called once.
@@ -149,8 +158,9 @@ absl::Status ToolError(const v1::ChatPrompt& chat, const absl::Status& status) {
   absl::string_view rest = status.message();
   if (!absl::IsInvalidArgument(status) || !absl::ConsumePrefix(&rest, "constraint")) return status;
   size_t index = 0;
-  if (absl::ConsumePrefix(&rest, ".structural_tags: tags[") &&
-      absl::SimpleAtoi(rest.substr(0, rest.find(']')), &index)) {
+  // Found when it came, or when it was compiled.
+  absl::ConsumePrefix(&rest, ".structural_tags");
+  if (absl::ConsumePrefix(&rest, ": tags[") && absl::SimpleAtoi(rest.substr(0, rest.find(']')), &index)) {
     rest.remove_prefix(rest.find(']') + 1);
     absl::ConsumePrefix(&rest, ".content");
     for (int i = 0; i < chat.tools_size(); ++i) {

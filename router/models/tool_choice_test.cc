@@ -147,6 +147,19 @@ TEST(ToolChoiceTest, RefusesWhatTheModelCannotDo) {
   EXPECT_TRUE(absl::IsFailedPrecondition(ConstraintOfTools(free, model).status()));
 }
 
+TEST(ToolChoiceTest, ArgumentsAreObjectsEvenIfTheSchemaDoesNotSaySo) {
+  const ServedModel model = ModelOf("hermes");
+  const auto schema_of = [&](const std::string& parameters) {
+    v1::ChatPrompt chat = ChatOf(R"pb(tools { name: "f" strict: true })pb");
+    chat.mutable_tools(0)->set_parameters(parameters);
+    return (*ConstraintOfTools(chat, model))->structural_tags().tags(0).content().json_schema().schema();
+  };
+  EXPECT_EQ(schema_of("{}"), R"({"type":"object"})");
+  EXPECT_EQ(schema_of(R"( {"required":["b"]})"), R"( {"type":"object","required":["b"]})");
+  EXPECT_EQ(schema_of(R"({"a":1.50,"type":"object"})"), R"({"a":1.50,"type":"object"})");
+  EXPECT_EQ(schema_of(""), R"({"type":"object","properties":{}})");
+}
+
 TEST(ToolChoiceTest, TellsVerifiersErrorsInTheRequestsWords) {
   v1::ChatPrompt chat = ChatOf(R"pb(tools { name: "f" }
                                     tools { name: "g" })pb");
@@ -155,6 +168,7 @@ TEST(ToolChoiceTest, TellsVerifiersErrorsInTheRequestsWords) {
   };
   EXPECT_EQ(told("constraint.structural_tags: tags[1].content: #/not: not supported"),
             "chat.tools[1].parameters: #/not: not supported");
+  EXPECT_EQ(told("constraint: tags[1].content: #/oneOf: x"), "chat.tools[1].parameters: #/oneOf: x");
   EXPECT_EQ(told("constraint: its compilation takes too long"), "chat.tools: its compilation takes too long");
   EXPECT_EQ(told("sampling.top_p: 2"), "sampling.top_p: 2");
   chat.mutable_tool_choice()->set_name("g");

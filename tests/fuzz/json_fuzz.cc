@@ -1,6 +1,6 @@
 // Every reader of JSON there is, on the same text: they agree on what is JSON.
 
-#include "common/grammar/json_schema_check.h"
+#include "common/grammar/schema/schema_grammar.h"
 #include "common/model/config/strict_json.h"
 #include "common/tokenizer/json_view.h"
 #include "nlohmann/json.hpp"
@@ -18,7 +18,9 @@ bool RunJson(absl::string_view input) {
   const absl::StatusOr<nlohmann::json> body = router::ParseBody(input);
   if (!view.ok()) Refused(view.status(), kJsonFile);
   if (!body.ok()) Refused(body.status(), "");
-  if (const absl::Status schema = CheckJsonSchema(input, 32); !schema.ok()) Refused(schema, "");
+  const absl::StatusOr<std::string> grammar = GrammarOfSchema(input, JsonLayout::kCompact, 32);
+  if (!grammar.ok()) Refused(grammar.status(), "");
+  Require(!grammar.ok() || strict.ok(), "a schema is JSON");
   if (!strict.ok()) return Refused(strict.status(), kJsonFile);
   Require(input.find('\0') == absl::string_view::npos, "no JSON has a byte that is zero");
   // What the strictest takes, all take alike, if it is not too deep for them.

@@ -4,8 +4,9 @@
 //   tandem-masks FOLDER NUM_PREFIXES SEED < constraints
 //
 // Reads constraints as lines of JSON: {"form": "json_schema", "regex" or "grammar", "text": ...}. Prints
-// lines of JSON: what the tokens of the model in FOLDER are to constraints, then the prefixes of each
-// constraint with the masks after them, words in hexadecimal digits.
+// lines of JSON: what the tokens of the model in FOLDER are to constraints, and the constraints with grammars
+// in the place of schemas; then the prefixes of each constraint with the masks after them, words in
+// hexadecimal digits.
 
 #include <cstdint>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -22,6 +24,7 @@
 #include "common/base/status_macros.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/constraint.h"
+#include "common/grammar/schema_source.h"
 #include "common/grammar/token_mask.h"
 #include "common/model/model.h"
 #include "common/tokenizer/tokenizer.h"
@@ -91,12 +94,18 @@ absl::Status Run(const std::string& folder, size_t num_prefixes, uint64_t seed) 
       VocabularyOf(*tokenizer, model->config().vocab_size, model->generation_defaults().eos_tokens));
   Json bytes = Json::array();
   for (const std::string& token : vocabulary->bytes()) bytes.push_back(absl::BytesToHexString(token));
-  std::cout << Json{{"bytes", std::move(bytes)}, {"end_tokens", vocabulary->end_tokens()}} << "\n";
   std::vector<ConstraintSource> sources;
+  Json texts = Json::array();
   for (std::string line; std::getline(std::cin, line);) {
     TANDEM_ASSIGN_OR_RETURN(ConstraintSource source, ReadSource(Json::parse(line)));
+    TANDEM_ASSIGN_OR_RETURN(source, WithGrammarsOfSchemas(source));
+    texts.push_back(source.text);
     sources.push_back(std::move(source));
   }
+  std::cout << Json{{"bytes", std::move(bytes)},
+                    {"end_tokens", vocabulary->end_tokens()},
+                    {"texts", std::move(texts)}}
+            << "\n";
   std::mt19937_64 random(seed);
   for (size_t i = 0; i < sources.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(PrintMasks(sources[i], vocabulary, i, num_prefixes / sources.size() + 1, random));

@@ -1,0 +1,288 @@
+#include "common/grammar/schema/json_rules.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "common/base/status_macros.h"
+#include "common/base/utf8.h"
+#include "common/grammar/schema/work_budget.h"
+
+namespace tandem {
+namespace {
+
+using Sequence = RuleSet::Sequence;
+using Type = JsonValue::Type;
+
+constexpr size_t kMostIndentation = 40;
+
+// Characters that a string of JSON may hold as they are.
+const CodeRanges& PlainCharacters() {
+  static const CodeRanges& plain = *new CodeRanges(Complement({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}}));
+  return plain;
+}
+const CodeRanges& HexDigits() {
+  static const CodeRanges& digits = *new CodeRanges{{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
+  return digits;
+}
+
+char Closing(char bracket) {
+  return bracket == '{' ? '}' : ']';
+}
+
+}  // namespace
+
+Sequence operator+(Sequence left, const Sequence& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+size_t JsonRules::Space() {
+  if (space_.has_value()) return *space_;
+  space_ = rules_.AddRule();
+  const size_t indent = rules_.AddRule();
+  const size_t line_end = rules_.AddRule();
+  // The budget for these few alternatives is there, or what comes next finds that it is not.
+  rules_.Add(indent, {RuleSet::Character({{'\t', '\t'}, {' ', ' '}})}).IgnoreError();
+  rules_.Add(line_end, {RuleSet::Text("\n")}).IgnoreError();
+  rules_.Add(line_end, {RuleSet::Text("\r\n")}).IgnoreError();
+  rules_.Add(*space_, {}).IgnoreError();
+  rules_.Add(*space_, {RuleSet::Text(" ")}).IgnoreError();
+  rules_.Add(*space_, {RuleSet::Repeated(line_end, 1, 2), RuleSet::Repeated(indent, 0, kMostIndentation)})
+      .IgnoreError();
+  return *space_;
+}
+
+Sequence JsonRules::Between(absl::string_view token, absl::string_view compact) {
+  if (layout_ == JsonLayout::kCompact) return {RuleSet::Text(std::string(compact))};
+  return {RuleSet::Rule(Space()), RuleSet::Text(std::string(token)), RuleSet::Rule(Space())};
+}
+
+Sequence JsonRules::Open(char bracket) {
+  Sequence open = {RuleSet::Text(std::string(1, bracket))};
+  if (layout_ == JsonLayout::kFree) open.push_back(RuleSet::Rule(Space()));
+  return open;
+}
+
+Sequence JsonRules::Close(char bracket) {
+  Sequence close;
+  if (layout_ == JsonLayout::kFree) close.push_back(RuleSet::Rule(Space()));
+  close.push_back(RuleSet::Text(std::string(1, bracket)));
+  return close;
+}
+
+Sequence JsonRules::Comma() {
+  return Between(",", ", ");
+}
+Sequence JsonRules::Colon() {
+  return Between(":", ": ");
+}
+
+Sequence JsonRules::Value(const JsonValue& value) {
+  switch (value.type) {
+    case Type::kNull:
+      return {RuleSet::Text("null")};
+    case Type::kBoolean:
+      return {RuleSet::Text(value.boolean ? "true" : "false")};
+    case Type::kNumber:
+      return {RuleSet::Text(value.text)};
+    case Type::kString:
+      return {RuleSet::Text(JsonString(value.text))};
+    case Type::kArray: {
+      if (value.items.empty()) return {RuleSet::Text("[]")};
+      Sequence list = Open('[');
+      for (const JsonValue& item : value.items) {
+        if (&item != &value.items[0]) list = std::move(list) + Comma();
+        list = std::move(list) + Value(item);
+      }
+      return std::move(list) + Close(']');
+    }
+    case Type::kObject:
+      break;
+  }
+  if (value.members.empty()) return {RuleSet::Text("{}")};
+  Sequence object = Open('{');
+  for (const auto& [name, member] : value.members) {
+    if (&member != &value.members[0].second) object = std::move(object) + Comma();
+    object.push_back(RuleSet::Text(JsonString(name)));
+    object = std::move(object) + Colon() + Value(member);
+  }
+  return std::move(object) + Close('}');
+}
+
+absl::StatusOr<size_t> JsonRules::AnyValue() {
+  if (any_value_.has_value()) return *any_value_;
+  const size_t value = rules_.AddRule();
+  any_value_ = value;
+  TANDEM_ASSIGN_OR_RETURN(const size_t string, AnyString());
+  TANDEM_ASSIGN_OR_RETURN(const size_t number, AnyNumber(false));
+  for (const char* word : {"null", "true", "false"}) {
+    TANDEM_RETURN_IF_ERROR(rules_.Add(value, {RuleSet::Text(word)}));
+  }
+  TANDEM_RETURN_IF_ERROR(rules_.Add(value, {RuleSet::Rule(string)}));
+  TANDEM_RETURN_IF_ERROR(rules_.Add(value, {RuleSet::Rule(number)}));
+  for (const char bracket : {'{', '['}) {
+    // What stands behind the first one.
+    const size_t rest = rules_.AddRule();
+    const Sequence one = bracket == '{'
+                             ? Sequence{RuleSet::Rule(string)} + Colon() + Sequence{RuleSet::Rule(value)}
+                             : Sequence{RuleSet::Rule(value)};
+    TANDEM_RETURN_IF_ERROR(rules_.Add(rest, Comma() + one + Sequence{RuleSet::Rule(rest)}));
+    TANDEM_RETURN_IF_ERROR(rules_.Add(rest, Close(Closing(bracket))));
+    TANDEM_RETURN_IF_ERROR(rules_.Add(value, Open(bracket) + one + Sequence{RuleSet::Rule(rest)}));
+    TANDEM_RETURN_IF_ERROR(
+        rules_.Add(value, Open(bracket) + Sequence{RuleSet::Text(std::string(1, Closing(bracket)))}));
+  }
+  return value;
+}
+
+absl::StatusOr<size_t> JsonRules::AddEscapes() {
+  // Behind a backslash. Halves of surrogate pairs stand together or not at all.
+  const size_t escape = rules_.AddRule();
+  const auto hex = [] { return RuleSet::Character(HexDigits()); };
+  const auto of = [](absl::string_view characters) {
+    CodeRanges ranges;
+    for (const char c : characters) ranges.push_back({static_cast<uint32_t>(c), static_cast<uint32_t>(c)});
+    return RuleSet::Character(Normalized(std::move(ranges)));
+  };
+  TANDEM_RETURN_IF_ERROR(rules_.Add(escape, {of("\"\\/bfnrt")}));
+  TANDEM_RETURN_IF_ERROR(
+      rules_.Add(escape, {RuleSet::Text("u"), of("0123456789ABCEFabcef"), hex(), hex(), hex()}));
+  TANDEM_RETURN_IF_ERROR(rules_.Add(escape, {RuleSet::Text("u"), of("Dd"), of("01234567"), hex(), hex()}));
+  TANDEM_RETURN_IF_ERROR(rules_.Add(escape, {RuleSet::Text("u"), of("Dd"), of("89ABab"), hex(), hex(),
+                                             RuleSet::Text("\\u"), of("Dd"), of("CDEFcdef"), hex(), hex()}));
+  return escape;
+}
+
+absl::StatusOr<size_t> JsonRules::AnyString() {
+  if (any_string_.has_value()) return *any_string_;
+  TANDEM_ASSIGN_OR_RETURN(const size_t escape, AddEscapes());
+  const size_t string = rules_.AddRule();
+  const size_t rest = rules_.AddRule();
+  any_string_ = string;
+  TANDEM_RETURN_IF_ERROR(rules_.Add(string, {RuleSet::Text("\""), RuleSet::Rule(rest)}));
+  const RuleSet::Term plain = RuleSet::Characters(PlainCharacters());
+  TANDEM_RETURN_IF_ERROR(rules_.Add(rest, {plain, RuleSet::Text("\"")}));
+  TANDEM_RETURN_IF_ERROR(
+      rules_.Add(rest, {plain, RuleSet::Text("\\"), RuleSet::Rule(escape), RuleSet::Rule(rest)}));
+  return string;
+}
+
+absl::StatusOr<size_t> JsonRules::AnyCharacter() {
+  if (any_character_.has_value()) return *any_character_;
+  TANDEM_ASSIGN_OR_RETURN(const size_t escape, AddEscapes());
+  any_character_ = rules_.AddRule();
+  TANDEM_RETURN_IF_ERROR(rules_.Add(*any_character_, {RuleSet::Character(PlainCharacters())}));
+  TANDEM_RETURN_IF_ERROR(rules_.Add(*any_character_, {RuleSet::Text("\\"), RuleSet::Rule(escape)}));
+  return *any_character_;
+}
+
+absl::StatusOr<size_t> JsonRules::AnyNumber(bool whole) {
+  std::optional<size_t>& number = numbers_[whole ? 1 : 0];
+  if (number.has_value()) return *number;
+  // Longer exponents lead beyond what most readers of JSON can hold.
+  TANDEM_ASSIGN_OR_RETURN(const Pattern pattern,
+                          Pattern::Parse(whole ? "^-?(0|[1-9][0-9]*)$"
+                                               : "^-?(0|[1-9][0-9]*)(\\.[0-9]+)?([Ee][+-]?[0-9]{1,2})?$"));
+  WorkBudget budget(1'000'000);
+  TANDEM_ASSIGN_OR_RETURN(const Language numbers, pattern.ToLanguage(&budget));
+  TANDEM_ASSIGN_OR_RETURN(number, NumbersOf(numbers));
+  return *number;
+}
+
+absl::Status JsonRules::AddSpelled(size_t rule, const CodeRanges& characters, const Sequence& rest) {
+  CodeRanges plain = Intersection(characters, PlainCharacters());
+  if (!plain.empty()) {
+    TANDEM_RETURN_IF_ERROR(rules_.Add(rule, Sequence{RuleSet::Character(std::move(plain))} + rest));
+  }
+  for (const CodeRange& range : Intersection(characters, Complement(PlainCharacters()))) {
+    for (uint32_t c = range.first; c <= range.last; ++c) {
+      const auto character = static_cast<char>(c);
+      const std::string spelled = JsonString(absl::string_view(&character, 1));
+      TANDEM_RETURN_IF_ERROR(
+          rules_.Add(rule, Sequence{RuleSet::Text(spelled.substr(1, spelled.size() - 2))} + rest));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> JsonRules::TextRules(const Language& texts, bool is_string) {
+  // A rule for each state. Where only one character may follow, the text goes on in the same alternative.
+  const std::vector<Language::State>& states = texts.states();
+  std::vector<size_t> in_degree(states.size(), 0);
+  for (const Language::State& state : states) {
+    for (const Language::Arc& arc : state.arcs) ++in_degree[arc.target];
+  }
+  const auto is_forced = [&](const Language::State& state) {
+    return !state.accepts && state.arcs.size() == 1 && state.arcs[0].range.first == state.arcs[0].range.last;
+  };
+  std::vector<std::optional<size_t>> rules(states.size());
+  std::vector<uint32_t> open;
+  const auto rule_of = [&](uint32_t state) {
+    if (!rules[state].has_value()) {
+      rules[state] = rules_.AddRule();
+      open.push_back(state);
+    }
+    return *rules[state];
+  };
+  const auto rest_behind = [&](uint32_t state) {
+    std::string forced;
+    while (is_forced(states[state]) && in_degree[state] <= 1) {
+      AppendCodePoint(states[state].arcs[0].range.first, &forced);
+      state = states[state].arcs[0].target;
+    }
+    if (is_string) forced = JsonString(forced).substr(1, JsonString(forced).size() - 2);
+    Sequence rest = {RuleSet::Text(std::move(forced))};
+    if (states[state].accepts && states[state].arcs.empty()) {
+      if (is_string) rest.back().text += "\"";
+    } else {
+      rest.push_back(RuleSet::Rule(rule_of(state)));
+    }
+    return rest;
+  };
+  const size_t start = rules_.AddRule();
+  TANDEM_RETURN_IF_ERROR(rules_.Add(start, Sequence{RuleSet::Text(is_string ? "\"" : "")} + rest_behind(0)));
+  while (!open.empty()) {
+    const uint32_t at = open.back();
+    open.pop_back();
+    const size_t rule = *rules[at];
+    if (states[at].accepts) TANDEM_RETURN_IF_ERROR(rules_.Add(rule, {RuleSet::Text(is_string ? "\"" : "")}));
+    std::map<uint32_t, CodeRanges> by_target;
+    for (const Language::Arc& arc : states[at].arcs) by_target[arc.target].push_back(arc.range);
+    for (auto& [target, ranges] : by_target) {
+      const Sequence rest = rest_behind(target);
+      if (is_string) {
+        TANDEM_RETURN_IF_ERROR(AddSpelled(rule, ranges, rest));
+      } else {
+        TANDEM_RETURN_IF_ERROR(rules_.Add(rule, Sequence{RuleSet::Character(ranges)} + rest));
+      }
+    }
+  }
+  return start;
+}
+
+absl::StatusOr<size_t> JsonRules::StringsOf(const Language& texts) {
+  return texts.IsAll() ? AnyString() : TextRules(texts, /*is_string=*/true);
+}
+
+absl::StatusOr<size_t> JsonRules::NumbersOf(const Language& numbers) {
+  return TextRules(numbers, /*is_string=*/false);
+}
+
+absl::StatusOr<size_t> JsonRules::StringsOf(const CharacterRun& run) {
+  const bool any = run.characters == AllCodePoints();
+  if (any && run.least == 0 && run.most == kNoLimit) return AnyString();
+  const size_t string = rules_.AddRule();
+  size_t character = 0;
+  if (any) {
+    TANDEM_ASSIGN_OR_RETURN(character, AnyCharacter());
+  } else {
+    character = rules_.AddRule();
+    TANDEM_RETURN_IF_ERROR(AddSpelled(character, run.characters, {}));
+  }
+  TANDEM_RETURN_IF_ERROR(rules_.Add(
+      string, {RuleSet::Text("\""), RuleSet::Repeated(character, run.least, run.most), RuleSet::Text("\"")}));
+  return string;
+}
+
+}  // namespace tandem
