@@ -41,10 +41,13 @@ constexpr const char* kQwen35[] = {
     R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)" TANDEM_SPACES};
 constexpr const char* kDefault[] = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"};
 constexpr const char* kFalcon[] = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"};
-// Its letters are those of both cases.
+// Its letters are those of two cases. It names five capitals of Unicode 16 too (U+1C89, U+A7CB, U+A7CC,
+// U+A7DA, U+A7DC), which the model's pattern is older than and the reader of patterns cannot tell from other
+// capitals.
 constexpr const char* kDeepSeekLlm[] = {
     "[\r\n]",
-    "\\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-"
+    "\\s?[A-Za-z\u1c89\ua7cb\ua7cc\ua7da\ua7dc\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-"
+    "\u01bf\u01c4-\u0293\u0295-\u02af\u0370-"
     "\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481"
     "\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-"
     "\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57"

@@ -187,8 +187,9 @@ class TokenizerReader {
                             {"prepend_scheme", prepends ? "always" : "never"},
                             {"split", true}};
     definition["pre_tokenizer"] = metaspace;
-    Json decoders = Json::array({metaspace});
-    if (has_bytes) decoders.insert(decoders.begin(), {{"type", "ByteFallback"}});
+    Json decoders = Json::array();
+    if (has_bytes) decoders.push_back({{"type", "ByteFallback"}});
+    decoders.push_back(metaspace);
     definition["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
     return absl::OkStatus();
   }

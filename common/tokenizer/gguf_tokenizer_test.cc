@@ -102,22 +102,22 @@ TEST(GgufTokenizerTest, ReadsSentencePieceAsTheFileSays) {
   const std::string blank = "\xE2\x96\x81";
   GgufWriter writer;
   writer.AddString("tokenizer.ggml.model", "llama");
-  writer.AddStrings("tokenizer.ggml.tokens",
-                    {"<unk>", "<s>", "<0x7A>", "  ", "\n\n", blank, "a", "<", "s>", "\n", blank + "a"});
-  writer.AddInts("tokenizer.ggml.token_type", {3, 3, 6, 4, 4, 1, 1, 1, 1, 1, 1});
-  writer.AddFloats("tokenizer.ggml.scores", {0, 0, 0, -1000, -1000, -9, -9, -9, -9, -9, -1});
+  writer.AddStrings("tokenizer.ggml.tokens", {"<unk>", "<s>", "<0x7A>", "  ", "\n\n", blank, "a", "<", "s",
+                                              ">", "s>", "\n", blank + "a"});
+  writer.AddInts("tokenizer.ggml.token_type", {3, 3, 6, 4, 4, 1, 1, 1, 1, 1, 1, 1, 1});
+  writer.AddFloats("tokenizer.ggml.scores", {0, 0, 0, -1000, -1000, -9, -9, -9, -9, -9, -2, -9, -1});
   writer.AddUint32("tokenizer.ggml.bos_token_id", 1);
   writer.AddUint32("tokenizer.ggml.unknown_token_id", 0);
   writer.AddBool("tokenizer.ggml.add_space_prefix", false);
   const TemporaryFolder folder;
   const auto tokenizer = Tokenizer::Load(folder.Write("spm.gguf", writer.Bytes()));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_THAT(*(*tokenizer)->Encode("a a  a\n\n\n", {}), ElementsAre(1, 6, 10, 3, 6, 4, 9));
-  EXPECT_EQ((*tokenizer)->Decode({1, 6, 10, 3, 6, 4, 9}, /*skip_special=*/true), "a a  a\n\n\n");
+  EXPECT_THAT(*(*tokenizer)->Encode("a a  a\n\n\n", {}), ElementsAre(1, 6, 12, 3, 6, 4, 11));
+  EXPECT_EQ((*tokenizer)->Decode({1, 6, 12, 3, 6, 4, 11}, /*skip_special=*/true), "a a  a\n\n\n");
   // A byte, and a character without one.
   EXPECT_THAT(*(*tokenizer)->Encode("zq", {}), ElementsAre(1, 2, 0));
   EXPECT_THAT(*(*tokenizer)->Encode("<s>", {.parse_special = true}), ElementsAre(1));
-  EXPECT_THAT(*(*tokenizer)->Encode("<s>", {.parse_special = false}), ElementsAre(1, 7, 8));
+  EXPECT_THAT(*(*tokenizer)->Encode("<s>", {.parse_special = false}), ElementsAre(1, 7, 10));
 }
 
 TEST(GgufTokenizerTest, ReadsUnigram) {
