@@ -90,23 +90,28 @@ std::vector<Language::State> Trim(const std::vector<Language::State>& states) {
   return kept;
 }
 
+// Orders states by their class and their arcs.
+struct StepsLess {
+  using Steps = std::pair<uint32_t, std::vector<Language::Arc>>;
+
+  bool operator()(const Steps& left, const Steps& right) const {
+    if (left.first != right.first) return left.first < right.first;
+    return std::lexicographical_compare(left.second.begin(), left.second.end(), right.second.begin(),
+                                        right.second.end(),
+                                        [](const Language::Arc& a, const Language::Arc& b) {
+                                          return std::tie(a.range.first, a.range.last, a.target) <
+                                                 std::tie(b.range.first, b.range.last, b.target);
+                                        });
+  }
+};
+
 // Moore's algorithm: classes of states are split until all states of a class step into the same classes.
 absl::StatusOr<std::vector<Language::State>> Minimize(std::vector<Language::State> states,
                                                       WorkBudget* budget) {
   std::vector<uint32_t> classes(states.size());
   for (size_t i = 0; i < states.size(); ++i) classes[i] = states[i].accepts ? 1 : 0;
   for (size_t num_classes = 0;;) {
-    std::map<std::pair<uint32_t, std::vector<Language::Arc>>, uint32_t,
-             decltype([](const auto& left, const auto& right) {
-               if (left.first != right.first) return left.first < right.first;
-               return std::lexicographical_compare(left.second.begin(), left.second.end(),
-                                                   right.second.begin(), right.second.end(),
-                                                   [](const Language::Arc& a, const Language::Arc& b) {
-                                                     return std::tie(a.range.first, a.range.last, a.target) <
-                                                            std::tie(b.range.first, b.range.last, b.target);
-                                                   });
-             })>
-        seen;
+    std::map<std::pair<uint32_t, std::vector<Language::Arc>>, uint32_t, StepsLess> seen;
     std::vector<uint32_t> next(states.size());
     for (size_t i = 0; i < states.size(); ++i) {
       TANDEM_RETURN_IF_ERROR(budget->Spend(static_cast<int64_t>(4 + 2 * states[i].arcs.size())));

@@ -187,7 +187,8 @@ absl::StatusOr<size_t> GrammarMaker::RuleOfDistinct(const ArrayCase& array) {
   State state;
   for (size_t rule = 0; rules.Next(&state, &rule);) {
     TANDEM_RETURN_IF_ERROR(budget_.Spend(static_cast<int64_t>(100 * values.size())));
-    const auto [gone, count] = state;
+    const size_t gone = state.first;
+    const size_t count = state.second;
     const bool full = bounded && count == array.most;
     const size_t next = std::min(count + 1, most_counted);
     const auto add = [&](size_t i, size_t then) {
