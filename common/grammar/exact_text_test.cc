@@ -113,7 +113,8 @@ TEST_F(ExactTextTest, EachChoiceIsThatTextAndNoOther) {
     std::vector<std::string> choices;
     for (const char* follower : kFollowers) choices.push_back(absl::StrCat("x", Utf8(code), follower));
     const std::set<std::string> expected(choices.begin(), choices.end());
-    EXPECT_EQ(Texts(Compile(ConstraintOfChoices(choices)), expected.size()), expected) << absl::Hex(code);
+    EXPECT_EQ(Texts(Compile(ConstraintOfChoices(choices)), expected.size()), expected)
+        << absl::StrCat(absl::Hex(code));
   }
 }
 
@@ -133,7 +134,8 @@ TEST_F(ExactTextTest, TagsBeginAndEndWithTheirTexts) {
                                 .at_least_one = true,
                                 .stop_after_first = true};
       const std::set<std::string> expected = {text + "<0>" + text, text + "<1>" + text};
-      EXPECT_EQ(Texts(Compile(ConstraintOfTags(tags, {})), 4), expected) << absl::Hex(code) << follower;
+      EXPECT_EQ(Texts(Compile(ConstraintOfTags(tags, {})), 4), expected)
+          << absl::StrCat(absl::Hex(code)) << follower;
     }
   }
 }

@@ -3,9 +3,11 @@
 //
 //   TANDEM_CONSTRAINT_CASES=N    so many
 //   TANDEM_CONSTRAINT_FIRST=N    from this one on
+//   TANDEM_CONSTRAINT_SHOW=1     tells each before it is tried
 //   TANDEM_CONSTRAINT_FORM=N     of one form: 0 choices, 1 grammars, 2 patterns, 3 schemas
 
 #include <cstdint>
+#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <string>
@@ -35,6 +37,7 @@ TEST(ConstraintCasesTest, OutputsSatisfyTheirConstraints) {
     std::string input(1, static_cast<char>(form == kNumForms ? i % kNumForms : form));
     for (uint64_t bytes = 20 + random() % 200; bytes > 0; --bytes)
       input.push_back(static_cast<char>(random()));
+    if (std::getenv("TANDEM_CONSTRAINT_SHOW") != nullptr) std::cerr << "case " << i << "\n";
     const absl::Time start = absl::Now();
     const absl::StatusOr<bool> taken = TryConstraint(input);
     if (absl::Now() - start > longest) {

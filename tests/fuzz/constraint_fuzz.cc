@@ -130,13 +130,14 @@ class Trial {
           return Fault(absl::StrCat("no way to go on after \"", absl::CHexEscape(TextOf(output)), "\""));
         }
         chosen.push_back(token);
+        if (token == End()) break;
         node = ChildOf(nodes, node, token);
       }
       session.EndWalk();
       for (const TokenId token : chosen) {
         if (!session.Commit(token)) return Fault("what the mask allows is not taken");
         output.push_back(token);
-        if (token == End() || output.size() == kMostTokens) break;
+        if (output.size() == kMostTokens) break;
       }
       if (hints.empty()) TANDEM_RETURN_IF_ERROR(CheckForced(output));
     }
