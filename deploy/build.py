@@ -173,7 +173,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="steps at a time (default: one for each core)")
     parser.add_argument("--keep-going", action="store_true", help="go on with other steps when one has failed")
     parser.add_argument("--log", type=pathlib.Path, help="where all output goes (default: build.log in the build folder)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if not (arguments.folder / "build.ninja").is_file():
         parser.error(f"{arguments.folder} is not configured for Ninja")
     log = arguments.log or arguments.folder / "build.log"

@@ -49,9 +49,14 @@ class BuildTest(unittest.TestCase):
         self.assertIn("nothing to do", self.run_build().stdout)
 
     def test_builds_only_the_targets_that_are_named(self):
-        self.assertEqual(self.run_build("one").returncode, 0)
+        self.assertEqual(self.run_build("--jobs", "1", "one").returncode, 0)
         self.assertTrue((self.folder / "one").exists())
         self.assertFalse((self.folder / "two").exists())
+
+    def test_targets_may_follow_two_dashes(self):
+        self.assertEqual(self.run_build("--jobs", "1", "--", "one", "two").returncode, 0)
+        self.assertTrue((self.folder / "two").exists())
+        self.assertEqual(self.run_build("--jobs", "1", "--").returncode, 0)
 
     def test_a_failed_step_is_shown_with_what_the_compiler_said(self):
         (self.root / "two.c").write_text("int main(void) { return nothing; }\n")
