@@ -98,7 +98,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
           exchange_->Write(answer_->Failure(status), [](bool) {});
           exchange_->End();
         } else {
-          exchange_->Answer(WithFields(ErrorAnswer(status)));
+          exchange_->Answer(WithFields(answer_->Refusal(status)));
         }
       } else if (left_ == 0 && !over_) {
         over_ = true;

@@ -56,6 +56,9 @@ HttpHead HeadOf(const http::request_parser<http::string_body>& parser) {
   head.method = std::string(message.method_string());
   const std::string target(message.target());
   head.path = target.substr(0, target.find('?'));
+  // Clients whose base URL ends with a slash put two of them.
+  const auto doubled = [](char a, char b) { return a == '/' && b == '/'; };
+  head.path.erase(std::unique(head.path.begin(), head.path.end(), doubled), head.path.end());
   for (const auto& field : message) {
     head.fields.emplace_back(absl::AsciiStrToLower({field.name_string().data(), field.name_string().size()}),
                              std::string(field.value()));

@@ -43,6 +43,7 @@ class CompletionAnswer final : public AnswerWriter {
   std::string Ending() override;
   std::string Failure(const absl::Status& status) override;
   OrderedJson Whole() override;
+  HttpAnswer Refusal(const absl::Status& status) override { return ErrorAnswer(status); }
 
  private:
   struct Choice {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,6 +18,8 @@
 #include "common/tracing/trace_context.h"
 #include "router/drafters/selection.h"
 #include "router/http/completion_call.h"
+#include "router/http/messages_answer.h"
+#include "router/http/messages_request.h"
 #include "router/http/openai_answer.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
@@ -29,9 +32,23 @@ namespace tandem::router {
 namespace {
 
 constexpr absl::string_view kModels = "/v1/models";
+constexpr absl::string_view kOneModel = "/v1/models/{model}";
+constexpr absl::string_view kMessages = "/v1/messages";
+constexpr absl::string_view kMetrics = "/metrics";
+
+// The caller's token as `authorization` has it. Anthropic's clients send it as x-api-key, Azure's as api-key.
+// A field that occurs twice is empty, which authenticates nobody.
+std::optional<std::string> AuthorizationIn(const HttpHead& head) {
+  if (std::optional<std::string> given = head.Field("authorization"); given.has_value()) return given;
+  for (const char* name : {"x-api-key", "api-key"}) {
+    if (const std::optional<std::string> key = head.Field(name); key.has_value())
+      return key->empty() ? "" : absl::StrCat("Bearer ", *key);
+  }
+  return std::nullopt;
+}
 
 CallHead CallHeadOf(const HttpHead& head) {
-  return {.authorization = std::optional<Secret>(head.Field("authorization")),
+  return {.authorization = std::optional<Secret>(AuthorizationIn(head)),
           .trace = ParseTraceContext(head.Field(kTraceparentKey).value_or(""),
                                      head.Field(kTracestateKey).value_or(""))};
 }
@@ -44,14 +61,37 @@ std::optional<std::string> RequestIdOf(const HttpHead& head) {
   return std::all_of(id->begin(), id->end(), printable) ? id : std::nullopt;
 }
 
-bool IsModel(absl::string_view path) {
-  return path == kModels || absl::StartsWith(path, absl::StrCat(kModels, "/"));
+// The path of a route.
+absl::string_view RouteOf(absl::string_view path) {
+  return absl::StartsWith(path, absl::StrCat(kModels, "/")) ? kOneModel : path;
 }
 
-// For metrics: a path that there is, or "other".
-absl::string_view NameOf(const HttpHead& head, bool known) {
-  if (!known) return kOtherLabel;
-  return IsModel(head.path) ? kModels : absl::string_view(head.path);
+bool IsMessages(absl::string_view path) {
+  return path == kMessages || absl::StartsWith(path, absl::StrCat(kMessages, "/"));
+}
+
+// An error in the form of the API that the path belongs to.
+HttpAnswer ErrorFor(const HttpHead& head, const absl::Status& status) {
+  return IsMessages(head.path) ? MessagesErrorAnswer(status) : ErrorAnswer(status);
+}
+// With another HTTP status than the one of its kind.
+HttpAnswer ErrorFor(const HttpHead& head, const absl::Status& status, int http_status) {
+  HttpAnswer answer = ErrorAnswer(status);
+  answer.status = http_status;
+  return IsMessages(head.path) ? MessagesError(std::move(answer), absl::string_view(status.message()))
+                               : answer;
+}
+
+// What a page of another origin may send: what it asks for, as only its token makes a request the tenant's.
+std::string AllowedFields(const HttpHead& head) {
+  constexpr size_t kMostBytes = 1024;
+  const std::string asked = head.Field("access-control-request-headers").value_or("");
+  const auto in_names = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == ',' || c == ' ';
+  };
+  if (asked.empty() || asked.size() > kMostBytes || !std::all_of(asked.begin(), asked.end(), in_names))
+    return "authorization, content-type, x-request-id, x-api-key, api-key, anthropic-version";
+  return asked;
 }
 
 }  // namespace
@@ -80,32 +120,55 @@ OpenAiApi::OpenAiApi(Options options, Router* router, MetricsRegistry* registry)
       created_(absl::ToUnixSeconds(router->clock().Now())) {
   if (requests_ == nullptr) return;
   // From the start, so that the first request shows as a rise.
-  for (const Route& route : Routes()) requests_->With({route.path, "served"});
+  for (const Endpoint& endpoint : Endpoints()) requests_->With({endpoint.path, "served"});
 }
 
 const std::vector<OpenAiApi::Route>& OpenAiApi::Routes() {
   static const auto* const routes = new std::vector<Route>{
-      {"POST", "/v1/chat/completions", false, &OpenAiApi::ServeChat},
-      {"POST", "/v1/completions", false, &OpenAiApi::ServeText},
-      {"POST", "/v1/responses", false, &OpenAiApi::ServeResponse},
-      {"GET", "/v1/models", false, &OpenAiApi::ServeModels},
-      {"POST", "/tokenize", false, &OpenAiApi::ServeTokenize},
-      {"POST", "/detokenize", false, &OpenAiApi::ServeDetokenize},
-      {"GET", "/health", true, &OpenAiApi::ServeHealth},
-      {"GET", "/ping", true, &OpenAiApi::ServeHealth},
-      {"GET", "/version", true, &OpenAiApi::ServeVersion},
+      {{"POST", "/v1/chat/completions", false, "Completes a chat."}, &OpenAiApi::ServeChat},
+      {{"POST", "/v1/completions", false, "Completes texts or token ids."}, &OpenAiApi::ServeText},
+      {{"POST", "/v1/responses", false, "OpenAI's Responses API."}, &OpenAiApi::ServeResponse},
+      {{"POST", "/v1/messages", false, "Anthropic's Messages API."}, &OpenAiApi::ServeMessages},
+      {{"POST", "/v1/messages/count_tokens", false, "Counts the tokens of such a prompt."},
+       &OpenAiApi::ServeCountTokens},
+      {{"GET", "/v1/models", false, "Lists the models."}, &OpenAiApi::ServeModels},
+      {{"GET", "/v1/models/{model}", false, "Describes a model."}, &OpenAiApi::ServeModels},
+      {{"POST", "/tokenize", false, "Turns text into tokens."}, &OpenAiApi::ServeTokenize},
+      {{"POST", "/detokenize", false, "Turns tokens into text."}, &OpenAiApi::ServeDetokenize},
+      {{"GET", "/health", true, "Says whether every model can be served."}, &OpenAiApi::ServeHealth},
+      {{"GET", "/ping", true, "Says the same as /health."}, &OpenAiApi::ServeHealth},
+      {{"POST", "/ping", true, "Says the same as /health."}, &OpenAiApi::ServeHealth},
+      {{"GET", "/version", true, "Names the router's version."}, &OpenAiApi::ServeVersion},
+      {{"GET", "/load", true, "Counts the requests that run or wait."}, &OpenAiApi::ServeLoad},
+      {{"GET", "/metrics", true, "The router's metrics, for Prometheus."}, &OpenAiApi::ServeMetrics},
+      {{"GET", "/docs", true, "This page."}, &OpenAiApi::ServePage},
+      {{"GET", "/openapi.json", true, "This API in OpenAPI's format."}, &OpenAiApi::ServeDescription},
   };
   return *routes;
 }
 
-absl::StatusOr<const OpenAiApi::Route*> OpenAiApi::Find(const HttpHead& head) const {
-  const std::string path = IsModel(head.path) ? std::string(kModels) : head.path;
+bool OpenAiApi::HasRoute(const Route& route) const {
+  return route.endpoint.path != kMetrics || options_.metrics != nullptr;
+}
+
+std::vector<Endpoint> OpenAiApi::Endpoints() const {
+  std::vector<Endpoint> endpoints;
   for (const Route& route : Routes()) {
-    if (path != route.path) continue;
-    if (head.method == route.method || (head.method == "HEAD" && absl::string_view(route.method) == "GET"))
-      return &route;
-    return absl::UnimplementedError(route.method);
+    if (HasRoute(route)) endpoints.push_back(route.endpoint);
   }
+  return endpoints;
+}
+
+absl::StatusOr<const OpenAiApi::Route*> OpenAiApi::Find(const HttpHead& head) const {
+  const absl::string_view path = RouteOf(head.path);
+  std::vector<absl::string_view> methods;
+  for (const Route& route : Routes()) {
+    if (path != route.endpoint.path || !HasRoute(route)) continue;
+    const absl::string_view method = route.endpoint.method;
+    if (head.method == method || (head.method == "HEAD" && method == "GET")) return &route;
+    methods.push_back(method);
+  }
+  if (!methods.empty()) return absl::UnimplementedError(absl::StrJoin(methods, ", "));
   return absl::NotFoundError(absl::StrCat("there is no ", PrintableText(head.path), " here"));
 }
 
@@ -128,33 +191,30 @@ std::optional<HttpAnswer> OpenAiApi::Refuse(const HttpHead& head, std::shared_pt
   if (head.method == "OPTIONS" && head.Field("origin").has_value()) {
     HttpAnswer answer{.status = 204};
     answer.fields = {{"Access-Control-Allow-Methods", "GET, POST"},
-                     {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
+                     {"Access-Control-Allow-Headers", AllowedFields(head)},
                      {"Access-Control-Max-Age", "600"}};
     return answer;
   }
   const absl::StatusOr<const Route*> route = Find(head);
   if (absl::IsUnimplemented(route.status())) {
-    HttpAnswer answer = ErrorAnswer(
-        absl::InvalidArgumentError(absl::StrCat(PrintableText(head.method), ": not allowed for ", head.path,
-                                                ", expected ", route.status().message())));
-    answer.status = 405;
+    HttpAnswer answer =
+        ErrorFor(head,
+                 absl::InvalidArgumentError(absl::StrCat(PrintableText(head.method), ": not allowed for ",
+                                                         head.path, ", expected ", route.status().message())),
+                 405);
     answer.fields.emplace_back("Allow", std::string(route.status().message()));
     return answer;
   }
-  if (route.ok() && (*route)->open) return std::nullopt;
+  if (route.ok() && (*route)->endpoint.open) return std::nullopt;
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
-  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), head.Field("authorization"));
+  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), AuthorizationIn(head));
   if (!tenant.ok()) {
-    return ErrorAnswer(
-        absl::UnauthenticatedError("expected a tenant's token as `Authorization: Bearer <token>`"));
+    return ErrorFor(head, absl::UnauthenticatedError("expected a tenant's token as `Authorization: Bearer "
+                                                     "<token>` or `x-api-key: <token>`"));
   }
-  if (!route.ok()) {
-    HttpAnswer answer = ErrorAnswer(absl::InvalidArgumentError(route.status().message()));
-    answer.status = 404;
-    return answer;
-  }
+  if (!route.ok()) return ErrorFor(head, absl::InvalidArgumentError(route.status().message()), 404);
   if (const absl::Status held = Hold(routing->table().tenants[*tenant].name, hold); !held.ok())
-    return ErrorAnswer(held);
+    return ErrorFor(head, held);
   return std::nullopt;
 }
 
@@ -162,8 +222,8 @@ std::optional<HttpAnswer> OpenAiApi::Check(const HttpHead& head, std::shared_ptr
   std::optional<HttpAnswer> refusal = Refuse(head, hold);
   if (requests_ != nullptr) {
     requests_
-        ->With(
-            {NameOf(head, Find(head).ok()), refusal.has_value() ? absl::StrCat(refusal->status) : "served"})
+        ->With({Find(head).ok() ? RouteOf(head.path) : kOtherLabel,
+                refusal.has_value() ? absl::StrCat(refusal->status) : "served"})
         .Increment();
   }
   if (!refusal.has_value()) return std::nullopt;
@@ -208,20 +268,31 @@ void OpenAiApi::ServeResponse(HttpRequest request, std::shared_ptr<HttpExchange>
   ServeGeneration(request.head, ReadResponse(request.body), std::move(exchange));
 }
 
+void OpenAiApi::ServeMessages(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  ServeGeneration(request.head, ReadMessagesRequest(request.body), std::move(exchange));
+}
+
 void OpenAiApi::ServeGeneration(const HttpHead& head, absl::StatusOr<CompletionRequest> completion,
                                 std::shared_ptr<HttpExchange> exchange) {
   std::string id = RequestIdOf(head).value_or("");
   if (id.empty()) id = absl::StrFormat("%016x%016x", router_.Draw(), router_.Draw());
   std::vector<std::pair<std::string, std::string>> fields = FieldsFor(head);
   fields.emplace_back("X-Request-Id", id);
+  if (IsMessages(head.path)) fields.emplace_back("Request-Id", id);  // Its name in Anthropic's API.
+  if (completion.ok() && options_.refuse_left_out && !completion->left_out.empty()) {
+    completion = absl::InvalidArgumentError(
+        absl::StrCat(completion->left_out.front(), ": not supported: nobody here can run or read it"));
+  }
   if (!completion.ok()) {
-    HttpAnswer answer = ErrorAnswer(completion.status());
+    HttpAnswer answer = ErrorFor(head, completion.status());
     answer.fields.insert(answer.fields.end(), fields.begin(), fields.end());
     return exchange->Answer(std::move(answer));
   }
+  if (!completion->left_out.empty())
+    fields.emplace_back("X-Tandem-Ignored", absl::StrJoin(completion->left_out, ", "));
   // Who the caller is, is for the call to judge.
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
-  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), head.Field("authorization"));
+  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), AuthorizationIn(head));
   if (tenant.ok()) {
     for (v1::GenerateRequest& request : completion->prompts)
       TakeAdapterForModel(router_, routing->table(), routing->table().tenants[*tenant], request);
@@ -234,7 +305,7 @@ void OpenAiApi::ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> e
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
   const absl::string_view path = request.head.path;
   const std::string wanted(path.substr(std::min(path.size(), kModels.size() + 1)));
-  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), request.head.Field("authorization"));
+  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), AuthorizationIn(request.head));
   if (!tenant.ok()) return Send(request.head, ErrorAnswer(tenant.status()), *exchange);
   OrderedJson list = OrderedJson::array();
   for (size_t i = 0; i < routing->table().models.size(); ++i) {
@@ -265,12 +336,12 @@ void OpenAiApi::ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> e
 void OpenAiApi::ServeElsewhere(HttpRequest request, std::shared_ptr<HttpExchange> exchange,
                                std::function<HttpAnswer(const std::string&, const Tenant&)> work) {
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
-  const absl::StatusOr<size_t> index = Authenticate(routing->tenants(), request.head.Field("authorization"));
-  if (!index.ok()) return Send(request.head, ErrorAnswer(index.status()), *exchange);
+  const absl::StatusOr<size_t> index = Authenticate(routing->tenants(), AuthorizationIn(request.head));
+  if (!index.ok()) return Send(request.head, ErrorFor(request.head, index.status()), *exchange);
   const Tenant& tenant = routing->table().tenants[*index];
   // Tokens made here are charged like those of requests that come to nothing.
   if (const absl::Status quota = router_.admission().CheckQuota(tenant); !quota.ok())
-    return Send(request.head, ErrorAnswer(quota), *exchange);
+    return Send(request.head, ErrorFor(request.head, quota), *exchange);
   const WorkerPool::Share share{.tenant = tenant.name, .weight = tenant.weight, .bytes = request.body.size()};
   router_.workers().Post(
       share, [this, lease = std::make_shared<Router::Lease>(router_), routing, &tenant,
@@ -280,19 +351,19 @@ void OpenAiApi::ServeElsewhere(HttpRequest request, std::shared_ptr<HttpExchange
 
 namespace {
 
-absl::StatusOr<const ServedModel*> ModelOf(Router& router, const Tenant& tenant, JsonFields& fields) {
+absl::StatusOr<size_t> ModelOf(Router& router, const Tenant& tenant, JsonFields& fields) {
   const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
   v1::GenerateRequest named;
   named.set_model(fields.Text("model").value_or(""));
   TakeAdapterForModel(router, routing->table(), tenant, named);
-  TANDEM_ASSIGN_OR_RETURN(const size_t model, SelectModel(routing->table(), tenant, named.model()));
-  return &router.model(model);
+  return SelectModel(routing->table(), tenant, named.model());
 }
 
 absl::StatusOr<OrderedJson> Tokenize(Router& router, const std::string& body, const Tenant& tenant) {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   JsonFields fields(json);
-  TANDEM_ASSIGN_OR_RETURN(const ServedModel* model, ModelOf(router, tenant, fields));
+  TANDEM_ASSIGN_OR_RETURN(const size_t index, ModelOf(router, tenant, fields));
+  const ServedModel* const model = &router.model(index);
   const std::optional<std::string> prompt = fields.Text("prompt");
   if (!prompt.has_value()) fields.Fail("prompt", "missing");
   const bool special = fields.Flag("add_special_tokens").value_or(true);
@@ -307,7 +378,7 @@ absl::StatusOr<OrderedJson> Tokenize(Router& router, const std::string& body, co
   if (!tokens.ok()) return absl::InvalidArgumentError(absl::StrCat("prompt: ", tokens.status().message()));
   router.admission().Charge(tenant, tokens->size());
   OrderedJson answer = {
-      {"count", tokens->size()}, {"max_model_len", model->context_length}, {"tokens", *tokens}};
+      {"count", tokens->size()}, {"max_model_len", ContextLength(router, index)}, {"tokens", *tokens}};
   if (texts) {
     OrderedJson strings = OrderedJson::array();
     for (const TokenId token : *tokens) strings.push_back(std::string(model->encoder->TokenBytes(token)));
@@ -319,7 +390,8 @@ absl::StatusOr<OrderedJson> Tokenize(Router& router, const std::string& body, co
 absl::StatusOr<OrderedJson> Detokenize(Router& router, const std::string& body, const Tenant& tenant) {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   JsonFields fields(json);
-  TANDEM_ASSIGN_OR_RETURN(const ServedModel* model, ModelOf(router, tenant, fields));
+  TANDEM_ASSIGN_OR_RETURN(const size_t index, ModelOf(router, tenant, fields));
+  const ServedModel* const model = &router.model(index);
   const Json* const tokens = fields.Find("tokens");
   if (tokens == nullptr || !tokens->is_array()) fields.Fail("tokens", "expected a list of token ids");
   TANDEM_RETURN_IF_ERROR(fields.Finish());
@@ -336,6 +408,18 @@ absl::StatusOr<OrderedJson> Detokenize(Router& router, const std::string& body, 
     ids.push_back(token.get<TokenId>());
   }
   return OrderedJson{{"prompt", model->encoder->Decode(ids, /*skip_special=*/false)}};
+}
+
+absl::StatusOr<OrderedJson> CountTokens(Router& router, const std::string& body, const Tenant& tenant) {
+  TANDEM_ASSIGN_OR_RETURN(v1::TokenizeRequest request, ReadCountTokens(body));
+  const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
+  v1::GenerateRequest named;
+  named.set_model(request.model());
+  TakeAdapterForModel(router, routing->table(), tenant, named);
+  request.set_model(named.model());
+  v1::TokenizeResponse tokens;
+  TANDEM_RETURN_IF_ERROR(Tokenize(router, *routing, tenant, request, tokens));
+  return OrderedJson{{"input_tokens", tokens.tokens().ids_size()}};
 }
 
 HttpAnswer AnswerOf(const absl::StatusOr<OrderedJson>& json) {
@@ -358,6 +442,14 @@ void OpenAiApi::ServeDetokenize(HttpRequest request, std::shared_ptr<HttpExchang
                  });
 }
 
+void OpenAiApi::ServeCountTokens(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  ServeElsewhere(std::move(request), std::move(exchange),
+                 [this](const std::string& body, const Tenant& tenant) {
+                   const absl::StatusOr<OrderedJson> count = CountTokens(router_, body, tenant);
+                   return count.ok() ? JsonAnswer(*count) : MessagesErrorAnswer(count.status());
+                 });
+}
+
 void OpenAiApi::ServeHealth(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const bool ready = options_.ready();
   HttpAnswer answer = JsonAnswer({{"status", ready ? "ready" : "not ready"}});
@@ -368,6 +460,31 @@ void OpenAiApi::ServeHealth(HttpRequest request, std::shared_ptr<HttpExchange> e
 void OpenAiApi::ServeVersion(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const absl::string_view version = Version();
   Send(request.head, JsonAnswer({{"version", std::string(version)}}), *exchange);
+}
+
+void OpenAiApi::ServeLoad(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  const RouterMetrics& metrics = router_.metrics();
+  Send(request.head, JsonAnswer({{"server_load", metrics.running() + metrics.waiting()}}), *exchange);
+}
+
+void OpenAiApi::ServeMetrics(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  Send(request.head,
+       {.status = 200,
+        .fields = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+        .body = options_.metrics()},
+       *exchange);
+}
+
+void OpenAiApi::ServePage(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  Send(request.head,
+       {.status = 200,
+        .fields = {{"Content-Type", "text/html; charset=utf-8"}},
+        .body = DescriptionPage(Endpoints())},
+       *exchange);
+}
+
+void OpenAiApi::ServeDescription(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  Send(request.head, JsonAnswer(OpenApiDocument(Endpoints())), *exchange);
 }
 
 }  // namespace tandem::router

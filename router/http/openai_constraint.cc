@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/model/config/strict_json.h"
 
 namespace tandem::router {
@@ -105,6 +106,18 @@ void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fiel
     own.Fail("type", absl::StrCat("found \"", PrintableText(type),
                                   "\", expected \"text\", \"json_object\" or \"json_schema\""));
   }
+  fields.Update(own.Finish());
+}
+
+void ReadSchemaFormat(absl::string_view body, const std::string& path, const Json& format, JsonFields& fields,
+                      v1::GenerateRequest& request) {
+  JsonFields own(format, path + ".");
+  if (const std::string type = own.Text("type").value_or(""); type != "json_schema")
+    own.Fail("type", absl::StrCat("found \"", PrintableText(type), "\", expected \"json_schema\""));
+  const Json* const schema = own.Find("schema");
+  if (schema == nullptr) own.Fail("schema", "missing");
+  const std::string pointer = absl::StrCat("/", absl::StrReplaceAll(path, {{".", "/"}}), "/schema");
+  if (schema != nullptr) SetSchema(body, pointer, *schema, *request.mutable_constraint());
   fields.Update(own.Finish());
 }
 

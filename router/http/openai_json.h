@@ -41,6 +41,7 @@ class JsonFields {
   void Fail(absl::string_view name, absl::string_view problem);
   void Update(const absl::Status& status);
   const absl::Status& status() const { return status_; }
+  const std::string& path() const { return path_; }
   // The first error, or an error for a field that was not read.
   absl::Status Finish();
 

@@ -82,6 +82,8 @@ absl::StatusOr<std::string> ContentOf(const Json& content, const std::string& pa
   return text;
 }
 
+namespace {
+
 void ReadToolFields(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat) {
   if (fields.Find("tools") != nullptr) fields.Update(ReadTools(Ordered(body, "tools"), "tools", chat));
   v1::ToolChoice& choice = *chat.mutable_tool_choice();
@@ -91,6 +93,8 @@ void ReadToolFields(absl::string_view body, JsonFields& fields, v1::ChatPrompt& 
   choice.set_single_call(parallel == false && !chat.tools().empty() &&
                          choice.mode() != v1::ToolChoice::MODE_NONE);
 }
+
+}  // namespace
 
 OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields) {
   const Json* const given = fields.Find("chat_template_kwargs");

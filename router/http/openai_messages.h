@@ -13,9 +13,6 @@ namespace tandem::router {
 // `body`. Errors go to `fields`.
 void ReadChat(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat);
 
-// Reads `tools`, `tool_choice` and `parallel_tool_calls`, which both APIs have.
-void ReadToolFields(absl::string_view body, JsonFields& fields, v1::ChatPrompt& chat);
-
 // Reads `chat_template_kwargs`, vLLM's field: an object with variables for the template. Empty if there are
 // none.
 OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields);

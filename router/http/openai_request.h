@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,9 +13,16 @@
 
 namespace tandem::router {
 
+// What a tool that the target knows as a function is to the client of /v1/responses.
+struct ToolOrigin {
+  std::string name;
+  std::string space;    // The namespace that it stands in; empty: none.
+  bool custom = false;  // It takes a text, not arguments.
+};
+
 // A completion request: the generations to run, and the form of the answer.
 struct CompletionRequest {
-  enum class Api { kText, kChat, kResponses };
+  enum class Api { kText, kChat, kResponses, kMessages };
   Api api = Api::kText;
   std::vector<v1::GenerateRequest> prompts;
   uint32_t num_outputs = 1;  // Of each prompt: as many choices, which follow one another.
@@ -26,7 +35,11 @@ struct CompletionRequest {
   std::optional<uint32_t> logprobs;
   // vLLM's field: log probabilities of the prompt, for this many likely tokens at each position.
   std::optional<uint32_t> prompt_logprobs;
-  OrderedJson echoed;  // Of /v1/responses: fields that the answer repeats.
+  std::map<std::string, ToolOrigin> origins;  // Of tools, by the target's names; plain functions have none.
+  OrderedJson echoed;                         // Of /v1/responses: fields that the answer repeats.
+  // Parts of the request that nobody here can serve, such as tools that run at a provider: "tools[2]". They
+  // have no effect, and the head of the answer names them.
+  std::vector<std::string> left_out;
 
   bool chat() const { return api == Api::kChat; }
   size_t num_choices() const { return prompts.size() * num_outputs; }

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "router/http/openai_constraint.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_messages.h"
+#include "router/http/responses_tools.h"
 #include "router/serving/request.h"
 
 namespace tandem::router {
@@ -23,7 +25,7 @@ constexpr int64_t kMostOutputTokens = std::numeric_limits<int32_t>::max();
 // they stand beside.
 class InputReader {
  public:
-  explicit InputReader(v1::ChatPrompt& chat) : chat_(chat) {}
+  InputReader(CompletionRequest& completion, v1::ChatPrompt& chat) : completion_(completion), chat_(chat) {}
 
   absl::Status Read(const Json& input) {
     if (input.is_string()) {
@@ -37,8 +39,16 @@ class InputReader {
       return absl::InvalidArgumentError(
           absl::StrCat("input: ", input.size(), " items, expected at most ", kMaxChatMessages));
     }
-    for (size_t i = 0; i < input.size(); ++i)
-      TANDEM_RETURN_IF_ERROR(ReadItem(input[i], absl::StrCat("input[", i, "].")));
+    for (const Json& item : input) {
+      if (item.is_object() && item.contains("id") && item["id"].is_string() &&
+          item.value("type", Json()) != "item_reference") {
+        ids_.insert(item["id"].get<std::string>());
+      }
+    }
+    for (size_t i = 0; i < input.size(); ++i) {
+      place_ = absl::StrCat("input[", i, "]");
+      TANDEM_RETURN_IF_ERROR(ReadItem(input[i], place_ + "."));
+    }
     return absl::OkStatus();
   }
 
@@ -56,32 +66,61 @@ class InputReader {
   absl::Status ReadItem(const Json& json, const std::string& path) {
     JsonFields item(json, path);
     const std::string type = item.Text("type").value_or("message");
-    item.Ignore("id");
+    const std::string id = item.Text("id").value_or("");
     item.Ignore("status");
     if (type == "message") {
       ReadMessage(item, path);
-    } else if (type == "function_call") {
-      v1::ToolCall& call = *Assistant().add_tool_calls();
-      call.set_id(item.Text("call_id").value_or(""));
-      call.set_name(item.Text("name").value_or(""));
-      call.set_arguments(item.Text("arguments").value_or(""));
-      if (call.name().empty()) item.Fail("name", "missing");
-    } else if (type == "function_call_output") {
+    } else if (type == "function_call" || type == "custom_tool_call") {
+      ReadCall(item, type == "custom_tool_call");
+    } else if (type == "local_shell_call") {
+      ReadShellCall(json, item);
+    } else if (type == "function_call_output" || type == "custom_tool_call_output" ||
+               type == "local_shell_call_output") {
       in_turn_ = false;
       v1::ChatMessage& message = *chat_.add_messages();
       message.set_role("tool");
-      message.set_tool_call_id(item.Text("call_id").value_or(""));
+      message.set_tool_call_id(item.Text("call_id").value_or(id));
+      for (const char* name : {"name", "namespace"}) item.Ignore(name);
       SetContent(item, "output", path, message);
     } else if (type == "reasoning") {
       item.Ignore("summary");
       item.Ignore("encrypted_content");
       ReadReasoning(item, path);
+    } else if (type == "item_reference") {
+      // What it refers to stands in the request as well, or nowhere.
+      if (!ids_.contains(id)) completion_.left_out.push_back(place_);
+    } else if (type == "compaction" || type == "compaction_summary" || type == "context_compaction" ||
+               type == "compaction_trigger") {
+      // Only who has written it can read it.
+      for (const char* name : {"encrypted_content", "created_by"}) item.Ignore(name);
+      completion_.left_out.push_back(place_);
     } else {
       item.Fail("type",
                 absl::StrCat("found \"", PrintableText(type),
-                             "\", expected message, function_call, function_call_output or reasoning"));
+                             "\", expected message, reasoning, item_reference, compaction, or a call of a "
+                             "function, a custom tool or local_shell, or the output of one"));
     }
     return item.Finish();
+  }
+
+  // A call in the namespace of its tool, and with a text in place of arguments.
+  void ReadCall(JsonFields& item, bool custom) {
+    v1::ToolCall& call = *Assistant().add_tool_calls();
+    call.set_id(item.Text("call_id").value_or(""));
+    const std::string name = item.Text("name").value_or("");
+    if (name.empty()) item.Fail("name", "missing");
+    call.set_name(NameInSpace(item.Text("namespace").value_or(""), name));
+    call.set_arguments(custom ? ArgumentsOfInput(item.Text("input").value_or(""))
+                              : item.Text("arguments").value_or(""));
+    for (const char* ignored : {"async", "caller"}) item.Ignore(ignored);
+  }
+
+  void ReadShellCall(const Json& json, JsonFields& item) {
+    v1::ToolCall& call = *Assistant().add_tool_calls();
+    call.set_id(item.Text("call_id").value_or(""));
+    call.set_name("local_shell");
+    if (item.Find("action") == nullptr) return item.Fail("action", "missing");
+    call.set_arguments(json["action"].dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
   }
 
   void SetContent(JsonFields& item, const char* name, const std::string& path, v1::ChatMessage& message) {
@@ -120,8 +159,11 @@ class InputReader {
     }
   }
 
+  CompletionRequest& completion_;
   v1::ChatPrompt& chat_;
-  bool in_turn_ = false;  // The last message is the assistant's, and more may belong to it.
+  std::set<std::string> ids_;  // Of the items that stand in the request.
+  std::string place_;          // Of the item that is read.
+  bool in_turn_ = false;       // The last message is the assistant's, and more may belong to it.
 };
 
 // `text`: the form of the output.
@@ -170,11 +212,11 @@ absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body) {
     message.set_content(*instructions);
   }
   if (const Json* const input = fields.Find("input")) {
-    fields.Update(InputReader(chat).Read(*input));
+    fields.Update(InputReader(completion, chat).Read(*input));
   } else {
     fields.Fail("input", "missing");
   }
-  ReadToolFields(body, fields, chat);
+  ReadResponsesTools(body, fields, completion, chat);
   chat.set_parse_output(true);
   const OrderedJson variables = ReadTemplateVariables(body, fields);
   if (!variables.empty()) chat.set_template_variables(variables.dump());

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
@@ -12,6 +14,9 @@ namespace tandem::router {
 // A list of {"type": "function", "function": {"name", "description", "parameters", "strict"}}, or of the same
 // without "function" around it. Schemas keep the order of their members.
 absl::Status ReadTools(const nlohmann::ordered_json& json, absl::string_view path, v1::ChatPrompt& chat);
+
+// One of them, to which `path` leads.
+absl::Status ReadTool(const nlohmann::ordered_json& json, const std::string& path, v1::Tool& tool);
 
 // "none", "auto", "required", or {"type": "function", "function": {"name"}}, or without "function" around it.
 absl::Status ReadToolChoice(const nlohmann::ordered_json& json, absl::string_view path,

@@ -339,6 +339,11 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
   if (request.has_constraint()) *prepared.mutable_constraint() = request.constraint();
   if (request.has_chat()) TANDEM_RETURN_IF_ERROR(PrepareChat(request.chat(), model, prepared));
   TANDEM_ASSIGN_OR_RETURN(*prepared.mutable_prompt(), PromptTokens(request, model, tokenized));
+  v1::StopConditions& stopping = *prepared.mutable_stopping();
+  const auto room = static_cast<uint32_t>(model.context_length - prepared.prompt().ids_size());
+  // Without a number, as many as fit.
+  if (stopping.fit_max_tokens() && stopping.max_tokens() > room) stopping.clear_max_tokens();
+  stopping.clear_fit_max_tokens();
   TANDEM_RETURN_IF_ERROR(
       ValidateTokens("resume.emitted.ids", request.resume().emitted().ids(), model.vocab_size));
   if (request.resume().emitted().ids_size() > model.context_length - prepared.prompt().ids_size()) {

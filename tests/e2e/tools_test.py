@@ -150,6 +150,14 @@ class ToolsTest(HttpStackTest):
             jsonschema.validate(json.loads(called.function.arguments), schema)
             seen.add(called.function.name)
         self.assertTrue(seen <= {"get_weather", "stop"})
+        # The target knows no calls, so it would never stop by itself: its output ends after the calls all the same.
+        for seed in range(6):
+            for temperature in (0.0, 1.0):
+                fields = {"seed": seed, "temperature": temperature, "max_completion_tokens": 400}
+                choice = self.ask(tool_choice="required", **fields).choices[0]
+                self.assertEqual(choice.finish_reason, "tool_calls")
+                self.assertIsNone(choice.message.content)
+                self.assertEqual(self.ask(tool_choice="required", stream=False, extra_body={"tandem": {"speculation": False}}, **fields).choices[0].message.tool_calls, choice.message.tool_calls)
         with self.assertRaises(openai.BadRequestError) as caught:
             self.ask(tool_choice="auto")
         self.assertIn("does not support tools", str(caught.exception))
