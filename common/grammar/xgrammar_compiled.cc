@@ -18,6 +18,7 @@
 #include "common/grammar/call_marks.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/finite_texts.h"
+#include "common/grammar/lark_string.h"
 #include "common/grammar/mask_cache.h"
 #include "common/grammar/token_mask.h"
 #include "common/grammar/xgrammar_log.h"
@@ -57,6 +58,7 @@ xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::To
       return xgrammar::Grammar::FromRegex(source.text);
     case ConstraintSource::Form::kGrammar:
       return xgrammar::Grammar::FromEBNF(source.text);
+    case ConstraintSource::Form::kLarkString:
     case ConstraintSource::Form::kStructuralTags:
       break;
   }
@@ -260,8 +262,14 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
   try {
     ConstraintSource spelled = source;
     const bool is_tags = source.form == ConstraintSource::Form::kStructuralTags;
+    if (source.form == ConstraintSource::Form::kLarkString) {
+      TANDEM_ASSIGN_OR_RETURN(spelled.text, JsonStringsOfLark(source.text));
+      spelled.form = ConstraintSource::Form::kGrammar;
+    }
+    std::string resolved;
     if (is_tags) {
-      TANDEM_ASSIGN_OR_RETURN(spelled.text, WithCallMarks(source.text, vocabulary));
+      TANDEM_ASSIGN_OR_RETURN(resolved, WithLarkStrings(source.text));
+      TANDEM_ASSIGN_OR_RETURN(spelled.text, WithCallMarks(resolved, vocabulary));
     }
     xgrammar::Grammar grammar = MakeGrammar(spelled, info);
     // What it warns of it takes no notice of, and then outputs may break the constraint.
@@ -275,7 +283,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     if (is_tags || source.form == ConstraintSource::Form::kJsonSchema) {
       TANDEM_ASSIGN_OR_RETURN(grammar, WithoutControlCharacters(grammar));
     }
-    if (spelled.text != source.text) {
+    if (is_tags && spelled.text != resolved) {
       TANDEM_ASSIGN_OR_RETURN(const std::string marked, WithMarkBytes(grammar.SerializeJSON()));
       TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(marked));
     }
