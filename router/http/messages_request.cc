@@ -146,8 +146,8 @@ class ConversationReader {
 };
 
 // Tools that the service of Anthropic runs, or whose form only its models know, have a type of their own.
-void ReadTools(const OrderedBody& body, JsonFields& fields, CompletionRequest& completion,
-               v1::ChatPrompt& chat) {
+void ReadOfferedTools(const OrderedBody& body, JsonFields& fields, CompletionRequest& completion,
+                      v1::ChatPrompt& chat) {
   const Json* const tools = fields.Find("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) return fields.Fail("tools", "expected a list of tools");
@@ -177,7 +177,7 @@ void ReadTools(const OrderedBody& body, JsonFields& fields, CompletionRequest& c
   }
 }
 
-void ReadToolChoice(JsonFields& fields, v1::ChatPrompt& chat) {
+void ReadChoiceOfTool(JsonFields& fields, v1::ChatPrompt& chat) {
   const Json* const given = fields.Find("tool_choice");
   if (given == nullptr) return;
   JsonFields own(*given, "tool_choice.");
@@ -234,8 +234,8 @@ void ReadPrompt(const OrderedBody& ordered, absl::string_view body, JsonFields& 
   } else {
     fields.Fail("messages", "missing");
   }
-  ReadTools(ordered, fields, completion, chat);
-  ReadToolChoice(fields, chat);
+  ReadOfferedTools(ordered, fields, completion, chat);
+  ReadChoiceOfTool(fields, chat);
   chat.set_parse_output(true);
   OrderedJson variables = ReadTemplateVariables(body, fields);
   ReadThinking(fields, variables);

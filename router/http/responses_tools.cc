@@ -126,7 +126,7 @@ absl::Status KeepAllowed(const OrderedJson& choice, v1::ChatPrompt& chat) {
   return absl::OkStatus();
 }
 
-absl::Status ReadChoice(const OrderedJson& choice, v1::ChatPrompt& chat) {
+absl::Status ReadAgentsChoice(const OrderedJson& choice, v1::ChatPrompt& chat) {
   const std::string type = MemberText(choice, "type");
   if (type == "allowed_tools") return KeepAllowed(choice, chat);
   if (type == "custom" || (type == "function" && choice.contains("namespace"))) {
@@ -150,7 +150,8 @@ void ReadResponsesTools(absl::string_view body, JsonFields& fields, CompletionRe
                         v1::ChatPrompt& chat) {
   if (fields.Find("tools") != nullptr)
     fields.Update(ToolReader(completion, chat).ReadList(MemberOf(body, "tools"), "tools", ""));
-  if (fields.Find("tool_choice") != nullptr) fields.Update(ReadChoice(MemberOf(body, "tool_choice"), chat));
+  if (fields.Find("tool_choice") != nullptr)
+    fields.Update(ReadAgentsChoice(MemberOf(body, "tool_choice"), chat));
   v1::ToolChoice& choice = *chat.mutable_tool_choice();
   const std::optional<bool> parallel = fields.Flag("parallel_tool_calls");
   choice.set_single_call(parallel == false && !chat.tools().empty() &&

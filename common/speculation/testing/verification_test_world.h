@@ -19,7 +19,8 @@
 namespace tandem::testing_world {
 
 inline constexpr int32_t kNumTokens = 4;
-// How many requests a distribution is counted over. TANDEM_SAMPLES sets it; with a sanitizer it is 50,000 at most.
+// How many requests a distribution is counted over. TANDEM_SAMPLES sets it; with a sanitizer it is 50,000 at
+// most.
 inline const int kNumSamples = [] {
   constexpr uint64_t kMax = 10'000'000;
   const uint64_t wanted = NumberFromEnvironment("TANDEM_SAMPLES", 300'000, 10'000, kMax);
