@@ -171,8 +171,8 @@ class ConversationReader {
 };
 
 // Tools that the service of Anthropic runs, or whose form only its models know, have a type of their own.
-void ReadTools(const OrderedBody& body, JsonFields& fields, CompletionRequest& completion,
-               v1::ChatPrompt& chat) {
+void ReadOfferedTools(const OrderedBody& body, JsonFields& fields, CompletionRequest& completion,
+                      v1::ChatPrompt& chat) {
   const Json* const tools = fields.Find("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) return fields.FailType("tools", *tools, "a list of tools");
@@ -208,7 +208,7 @@ void ReadTools(const OrderedBody& body, JsonFields& fields, CompletionRequest& c
   }
 }
 
-void ReadToolChoice(JsonFields& fields, v1::ChatPrompt& chat) {
+void ReadChoiceOfTool(JsonFields& fields, v1::ChatPrompt& chat) {
   const Json* const given = fields.Find("tool_choice");
   if (given == nullptr) return;
   JsonFields own(*given, fields, "tool_choice.");
@@ -265,8 +265,8 @@ void ReadPrompt(const OrderedBody& ordered, absl::string_view body, JsonFields& 
   } else {
     fields.Missing("messages");
   }
-  ReadTools(ordered, fields, completion, chat);
-  ReadToolChoice(fields, chat);
+  ReadOfferedTools(ordered, fields, completion, chat);
+  ReadChoiceOfTool(fields, chat);
   chat.set_parse_output(true);
   OrderedJson variables = ReadTemplateVariables(body, fields);
   ReadThinking(fields, variables);

@@ -162,7 +162,8 @@ void ResponsesAnswer::OnDelta(const v1::OutputDelta& delta, std::string& out) {
                .id = absl::StrCat(kPrefixes[static_cast<size_t>(kind)], id_, "-", items_.size()),
                .text = {},
                .call_id = call.id(),
-               .tool = found == request_.origins.end() ? ToolOrigin{.name = call.name()} : found->second,
+               .tool = found == request_.origins.end() ? ToolOrigin{.name = call.name(), .space = {}}
+                                                       : found->second,
                .input = {}},
               out);
   }

@@ -162,8 +162,8 @@ void KeepAllowed(JsonFields& choice, ToolReader& tools, v1::ToolChoice& read) {
   read.set_mode(mode == "auto" ? v1::ToolChoice::MODE_AUTO : v1::ToolChoice::MODE_REQUIRED);
 }
 
-void ReadChoice(const Json& choice, JsonFields& fields, FieldNames& names, ToolReader& tools,
-                v1::ToolChoice& read) {
+void ReadAgentsChoice(const Json& choice, JsonFields& fields, FieldNames& names, ToolReader& tools,
+                      v1::ToolChoice& read) {
   const auto is = [&choice](const char* type) {
     return choice.is_object() && choice.value("type", Json()) == type;
   };
@@ -198,7 +198,7 @@ void ReadResponsesTools(absl::string_view body, JsonFields& fields, CompletionRe
   v1::ToolChoice& choice = *chat.mutable_tool_choice();
   if (fields.Find("tools") != nullptr) fields.Update(tools.ReadList(MemberOf(body, "tools"), "tools", ""));
   if (const Json* const given = fields.Find("tool_choice"); given != nullptr && fields.status().ok())
-    ReadChoice(*given, fields, completion.names, tools, choice);
+    ReadAgentsChoice(*given, fields, completion.names, tools, choice);
   tools.NameFields(completion.names);
   const std::optional<bool> parallel = fields.Flag("parallel_tool_calls");
   choice.set_single_call(parallel == false && !chat.tools().empty() &&

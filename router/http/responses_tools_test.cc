@@ -115,9 +115,9 @@ TEST_F(ResponsesToolsTest, GrammarsHoldTheInput) {
   ASSERT_EQ(tags.tags_size(), 5);
   EXPECT_EQ(tags.tags(0).content().json_schema().schema(),
             R"({"type":"object","additionalProperties":true})");
-  EXPECT_EQ(tags.tags(1).begin(), R"([TOOL_CALLS]apply_patch[ARGS]{"input": )");
+  EXPECT_EQ(tags.tags(1).begin(), R"([TOOL_CALLS][{"name": "apply_patch", "arguments": {"input": )");
   EXPECT_EQ(tags.tags(1).content().json_string().lark(), "start: \"*** Begin Patch\"");
-  EXPECT_EQ(tags.tags(1).end(), "}");
+  EXPECT_EQ(tags.tags(1).end(), "}}]");
   EXPECT_TRUE(tags.tags(2).content().has_json_schema());
   EXPECT_EQ(tags.tags(4).content().json_string().regex(), "[a-z]+");
   const v1::ChatPrompt chat = AgentChatOf(absl::StrCat(R"("input": "x", )", kAgentTools));

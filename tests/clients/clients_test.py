@@ -25,7 +25,7 @@ from http_stack import HttpStackTest  # noqa: E402 pylint: disable=wrong-import-
 from langchain_core.messages import HumanMessage, SystemMessage  # noqa: E402 pylint: disable=wrong-import-position
 from langchain_openai import ChatOpenAI, OpenAI  # noqa: E402 pylint: disable=wrong-import-position
 from processes import PATIENCE_SECONDS, TARGET, request_for  # noqa: E402 pylint: disable=wrong-import-position
-from recipes import HTTP_PAGE, block  # noqa: E402 pylint: disable=wrong-import-position
+from recipes import HTTP_PAGE, recipe  # noqa: E402 pylint: disable=wrong-import-position
 
 PROMPT = "Tell me a story."
 SEED = 11
@@ -145,9 +145,9 @@ class ClientsTest(HttpStackTest):
         return run.stdout
 
     def test_llm(self):
-        settings = block(HTTP_PAGE, "yaml", "model_id").replace("http://127.0.0.1:7080/v1", self.url)
+        settings = recipe(HTTP_PAGE, "yaml", "model_id").replace("http://127.0.0.1:7080/v1", self.url)
         (self.folder / "extra-openai-models.yaml").write_text(settings)
-        program, *command = shlex.split(block(HTTP_PAGE, "bash", "llm -m"))
+        program, *command = shlex.split(recipe(HTTP_PAGE, "bash", "llm -m"))
         self.assertEqual(program, "llm")
         command[command.index("quickstart")] = "secret"
         self.assertTrue(self.run_recipe(sys.executable, "-m", "llm", *command).strip())
@@ -159,7 +159,7 @@ class ClientsTest(HttpStackTest):
     def test_recipes_in_python(self):
         for words in (("litellm", "langchain"), ("anthropic",)):
             with self.subTest(words=words):
-                self.assertTrue(self.run_recipe(sys.executable, "-c", block(HTTP_PAGE, "python", *words)).strip())
+                self.assertTrue(self.run_recipe(sys.executable, "-c", recipe(HTTP_PAGE, "python", *words)).strip())
 
     def test_anthropic(self):
         with anthropic.Anthropic(
