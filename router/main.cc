@@ -99,6 +99,8 @@ struct RouterFlags {
   int32_t http_threads = 2;
   uint32_t http_tenant_connections = 1024;
   std::vector<std::string> http_origins;
+  bool http_metrics = false;
+  bool http_refuse_left_out = false;
   SpoolFlags spool;
 };
 
@@ -199,6 +201,8 @@ absl::StatusOr<HttpFront> StartHttp(const RouterFlags& flags, Router* router, Me
   OpenAiApi::Options options;
   options.connections_per_tenant = flags.http_tenant_connections;
   options.allowed_origins = flags.http_origins;
+  options.refuse_left_out = flags.http_refuse_left_out;
+  if (flags.http_metrics) options.metrics = [registry] { return registry->Expose(); };
   options.ready = [router] {
     for (const Readiness::Model& model : ModelsOf(*router)) {
       if (model.wanted && !model.served) return false;
@@ -391,7 +395,13 @@ void DeclareHttpFlags(RouterFlags& options, Flags& flags) {
            "Most HTTP connections of one tenant.")
       .InRange(1, 1 << 20)
       .Add("http-origins", &options.http_origins,
-           "Origins whose pages may call the API from a browser, such as https://chat.example; *: all.");
+           "Origins whose pages may call the API from a browser, such as https://chat.example; *: all.")
+      .Add("http-metrics", &options.http_metrics,
+           "Serve the router's metrics as /metrics of the HTTP API as well, to everybody who can reach it.")
+      .Add("http-refuse-left-out", &options.http_refuse_left_out,
+           "Refuse requests with tools or items that nobody here can run or read, such as web_search. "
+           "Default: "
+           "leave them out and name them in x-tandem-ignored.");
 }
 
 int Main(int argc, char** argv) {

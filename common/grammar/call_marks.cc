@@ -66,6 +66,14 @@ absl::StatusOr<std::string> WithCallMarks(absl::string_view structural_tags,
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(structural_tags, nullptr, false);
   if (json.is_discarded()) return absl::InvalidArgumentError("structural tags are not JSON");
   nlohmann::ordered_json& format = json["format"];
+  const auto code = [&marks](nlohmann::ordered_json& tag) {
+    Replace(marks, &tag["begin"]);
+    Replace(marks, &tag["end"]);
+  };
+  if (format["type"] == "plus") {  // Tags alone: there is no free text that could contain a mark.
+    for (nlohmann::ordered_json& tag : format["content"]["elements"][0]["elements"]) code(tag);
+    return json.dump();
+  }
   std::vector<std::string> excluded;
   for (const auto& [text, coded] : marks) excluded.push_back(coded);
   for (nlohmann::ordered_json& trigger : format["triggers"]) {
@@ -76,10 +84,7 @@ absl::StatusOr<std::string> WithCallMarks(absl::string_view structural_tags,
     }
     Replace(marks, &trigger);
   }
-  for (nlohmann::ordered_json& tag : format["tags"]) {
-    Replace(marks, &tag["begin"]);
-    Replace(marks, &tag["end"]);
-  }
+  for (nlohmann::ordered_json& tag : format["tags"]) code(tag);
   std::sort(excluded.begin(), excluded.end());
   excluded.erase(std::unique(excluded.begin(), excluded.end()), excluded.end());
   format["excludes"] = excluded;

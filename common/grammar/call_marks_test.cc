@@ -135,6 +135,30 @@ TEST_F(CallMarksTest, MistralsNewCallsHaveTwo) {
   EXPECT_EQ(Take("S"), 0u);
 }
 
+TEST_F(CallMarksTest, StandInTagsAloneAsWell) {
+  const absl::StatusOr<ConstraintSource> source =
+      ConstraintOfTags({.triggers = {"<tool_call>"},
+                        .tags = {{.begin = "<tool_call>\n",
+                                  .content = {.form = Form::kJsonSchema, .text = kArguments},
+                                  .end = "\n</tool_call>"}},
+                        .at_least_one = true,
+                        .only_tags = true},
+                       {});
+  ASSERT_TRUE(source.ok()) << source.status();
+  Begin(*source);
+  for (const char* before : {"", "\n"}) {
+    EXPECT_TRUE(Takes(before));
+    EXPECT_EQ(Marks(), MarkList({"<tool_call>"}));
+    EXPECT_EQ(Take("<tool_call>"), 0u) << "the mark is no text";
+    ASSERT_TRUE(TakesMark("<tool_call>"));
+    EXPECT_TRUE(Takes("\n{\"a\": \"x\"}\n"));
+    EXPECT_EQ(Marks(), MarkList({"</tool_call>"}));
+    ASSERT_TRUE(TakesMark("</tool_call>"));
+    EXPECT_EQ(Take("S"), 0u);
+  }
+  EXPECT_TRUE(state_->Accept(kEnd));
+}
+
 TEST_F(CallMarksTest, DeepSeeksCallsAreFullOfThem) {
   BeginTags("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>",
             "<｜tool▁call▁end｜><｜tool▁calls▁end｜>");

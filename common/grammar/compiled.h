@@ -20,6 +20,7 @@ struct ConstraintSource {
     kJsonSchema,      // A JSON schema, for JSON text.
     kRegex,           // A regular expression for the whole output.
     kGrammar,         // An EBNF grammar, its first rule `root`.
+    kLarkString,      // A Lark grammar, for the values of JSON strings.
     kStructuralTags,  // A structural tag in XGrammar's JSON: free text with constrained parts.
   };
   Form form = Form::kJsonSchema;

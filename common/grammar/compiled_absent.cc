@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "common/grammar/compiled.h"
+#include "common/grammar/lark_string.h"
 
 namespace tandem {
 namespace {
@@ -27,6 +28,14 @@ std::unique_ptr<ConstraintState> CompiledConstraint::Begin(std::shared_ptr<const
 }
 
 absl::StatusOr<std::string> CompileConstraint(const ConstraintSource&, const GrammarVocabulary&) {
+  return Absent();
+}
+
+absl::StatusOr<std::string> WithLarkStrings(absl::string_view) {
+  return Absent();
+}
+
+absl::StatusOr<std::string> JsonStringsOfLark(absl::string_view) {
   return Absent();
 }
 

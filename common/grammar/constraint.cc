@@ -13,6 +13,7 @@
 #include "common/base/utf8.h"
 #include "common/grammar/call_marks.h"
 #include "common/grammar/finite_schema.h"
+#include "common/grammar/lark_string.h"
 #include "common/grammar/schema/schema_document.h"
 #include "common/model/config/strict_json.h"
 
@@ -117,10 +118,24 @@ absl::StatusOr<nlohmann::ordered_json> FormatOf(const ConstraintSource& source) 
       return nlohmann::ordered_json{{"type", "regex"}, {"pattern", source.text}};
     case ConstraintSource::Form::kGrammar:
       return nlohmann::ordered_json{{"type", "grammar"}, {"grammar", source.text}};
+    case ConstraintSource::Form::kLarkString:
+      return nlohmann::ordered_json{{"type", kLarkStringType}, {"lark", source.text}};
     case ConstraintSource::Form::kStructuralTags:
       break;
   }
   return Invalid("content: structural tags within structural tags, expected another constraint");
+}
+
+// One of the tags or more; each may have a line end behind it.
+ConstraintSource TagsAlone(nlohmann::ordered_json tags) {
+  const nlohmann::ordered_json line_end = {{"type", "optional"},
+                                           {"content", {{"type", "const_string"}, {"value", "\n"}}}};
+  nlohmann::ordered_json tag = {{"type", "or"}, {"elements", std::move(tags)}};
+  const nlohmann::ordered_json line = {
+      {"type", "sequence"}, {"elements", nlohmann::ordered_json::array({std::move(tag), line_end})}};
+  const nlohmann::ordered_json format = {{"type", "plus"}, {"content", line}};
+  return {.form = ConstraintSource::Form::kStructuralTags,
+          .text = nlohmann::ordered_json{{"type", "structural_tag"}, {"format", format}}.dump()};
 }
 
 absl::Status CheckTagText(absl::string_view text, absl::string_view field) {
@@ -145,6 +160,8 @@ absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLim
     case ConstraintSource::Form::kStructuralTags:
       // Its parts have been looked at one by one.
       return ParseStrictJson(source.text, "structural tags", 0, {.max_depth = limits.max_depth + 8}).status();
+    case ConstraintSource::Form::kLarkString:
+      return absl::OkStatus();  // Its compiler bounds its own depth, and its process the rest.
     case ConstraintSource::Form::kRegex:
     case ConstraintSource::Form::kGrammar:
       break;
@@ -174,9 +191,19 @@ ConstraintSource AnyJsonObject(bool any_whitespace) {
           .any_whitespace = any_whitespace};
 }
 
+ConstraintSource JsonStringsMatching(absl::string_view regex) {
+  // A pattern of JSON Schema matches anywhere.
+  const nlohmann::ordered_json schema = {{"type", "string"}, {"pattern", absl::StrCat("^(?:", regex, ")$")}};
+  return {
+      .form = ConstraintSource::Form::kJsonSchema,
+      .text = schema.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace)};
+}
+
 absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags,
                                                   const ConstraintLimits& limits) {
   const auto is_count = [](size_t count) { return count >= 1 && count <= kMostTags; };
+  if (tags.only_tags && (!tags.at_least_one || tags.stop_after_first))
+    return Invalid("only_tags: set, expected at_least_one with it, and not stop_after_first");
   if (!is_count(tags.tags.size())) {
     return Invalid(absl::StrCat("tags: ", tags.tags.size(), ", expected 1 to ", kMostTags));
   }
@@ -203,6 +230,7 @@ absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags,
     list.push_back(
         {{"type", "tag"}, {"begin", tag.begin}, {"content", *std::move(content)}, {"end", tag.end}});
   }
+  if (tags.only_tags) return TagsAlone(std::move(list));
   const nlohmann::ordered_json format = {{"type", "triggered_tags"},
                                          {"triggers", tags.triggers},
                                          {"tags", std::move(list)},

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/grammar/compiled.h"
@@ -29,6 +30,9 @@ absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::strin
 // The output is any JSON object.
 ConstraintSource AnyJsonObject(bool any_whitespace);
 
+// The output is a JSON string whose whole value matches the expression.
+ConstraintSource JsonStringsMatching(absl::string_view regex);
+
 // Free text with constrained parts. A part begins with a tag's `begin`, ends with its `end`, which may be
 // empty, and matches `content` in between. JSON in it has the free layout. Free text ends at one of the
 // `triggers`; each trigger is a prefix of one or more tags.
@@ -42,6 +46,8 @@ struct StructuralTags {
   std::vector<StructuralTag> tags;
   bool at_least_one = false;      // The text begins with a tag.
   bool stop_after_first = false;  // It ends with the first one's end.
+  // It is tags alone, with at most one line end after each. Only with at_least_one, without stop_after_first.
+  bool only_tags = false;
 };
 absl::StatusOr<ConstraintSource> ConstraintOfTags(const StructuralTags& tags, const ConstraintLimits& limits);
 

@@ -281,6 +281,45 @@ TEST_F(GrammarTest, StructuralTagsConstrainWhatIsBetweenThem) {
               HasSubstr("tags[0].content: #/not"));
 }
 
+TEST_F(GrammarTest, TagsAloneLeaveNoFreeText) {
+  StructuralTags tags{
+      .triggers = {"<call="},
+      .tags = {{.begin = "<call=f>",
+                .content = {.form = Form::kJsonSchema, .text = R"({"type":"object","properties":{}})"},
+                .end = "</call>"},
+               {.begin = "<call=g>", .content = {.form = Form::kRegex, .text = "[0-9]"}, .end = ""}},
+      .at_least_one = true,
+      .only_tags = true};
+  const absl::StatusOr<ConstraintSource> source = ConstraintOfTags(tags, {});
+  ASSERT_TRUE(source.ok()) << source.status();
+  std::unique_ptr<ConstraintState> state = Begin(*source);
+  const auto take = [&](const char* text) {
+    for (const TokenId token : Spell(text)) {
+      if (!state->Accept(token)) return false;
+    }
+    return true;
+  };
+  const auto may_end = [&] { return IsAllowed(MaskOf(*state), kEndOfText); };
+  EXPECT_FALSE(may_end());
+  EXPECT_FALSE(take("x"));
+  ASSERT_TRUE(take("<call=f>{}</call>"));
+  EXPECT_TRUE(may_end());
+  EXPECT_FALSE(take("x"));
+  ASSERT_TRUE(take("<call=g>3"));
+  EXPECT_TRUE(may_end());
+  ASSERT_TRUE(take("\n"));
+  EXPECT_TRUE(may_end());
+  EXPECT_FALSE(take("\n"));
+  EXPECT_FALSE(take(" "));
+  ASSERT_TRUE(take("<call=f>{}</call>"));
+  EXPECT_TRUE(state->Accept(kEndOfText));
+
+  tags.stop_after_first = true;
+  EXPECT_THAT(std::string(ConstraintOfTags(tags, {}).status().message()), HasSubstr("only_tags: set"));
+  tags.stop_after_first = tags.at_least_one = false;
+  EXPECT_THAT(std::string(ConstraintOfTags(tags, {}).status().message()), HasSubstr("only_tags: set"));
+}
+
 TEST_F(GrammarTest, RefusesWhatCannotBeCompiledOrNotExactly) {
   const auto refusal = [](Form form, const char* text) {
     const absl::StatusOr<std::string> compiled =

@@ -18,6 +18,7 @@
 #include "common/grammar/call_marks.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/finite_texts.h"
+#include "common/grammar/lark_string.h"
 #include "common/grammar/mask_cache.h"
 #include "common/grammar/schema_source.h"
 #include "common/grammar/token_mask.h"
@@ -58,6 +59,7 @@ xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::To
       return xgrammar::Grammar::FromRegex(source.text);
     case ConstraintSource::Form::kGrammar:
       return xgrammar::Grammar::FromEBNF(source.text);
+    case ConstraintSource::Form::kLarkString:
     case ConstraintSource::Form::kStructuralTags:
       break;
   }
@@ -246,7 +248,14 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
   const xgrammar::TokenizerInfo& info = XGrammarVocabulary::InfoOf(vocabulary);
   const XGrammarWarnings warnings;
   try {
-    TANDEM_ASSIGN_OR_RETURN(const ConstraintSource whole, WithGrammarsOfSchemas(source));
+    ConstraintSource whole = source;
+    if (source.form == ConstraintSource::Form::kLarkString) {
+      TANDEM_ASSIGN_OR_RETURN(whole.text, JsonStringsOfLark(source.text));
+      whole.form = ConstraintSource::Form::kGrammar;
+    } else if (source.form == ConstraintSource::Form::kStructuralTags) {
+      TANDEM_ASSIGN_OR_RETURN(whole.text, WithLarkStrings(source.text));
+    }
+    TANDEM_ASSIGN_OR_RETURN(whole, WithGrammarsOfSchemas(whole));
     ConstraintSource spelled = whole;
     if (whole.form == ConstraintSource::Form::kStructuralTags) {
       TANDEM_ASSIGN_OR_RETURN(spelled.text, WithCallMarks(whole.text, vocabulary));

@@ -14,6 +14,18 @@ absl::Status In(absl::string_view field, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
 }
 
+absl::StatusOr<ConstraintSource> StringConstraint(const v1::JsonString& proto) {
+  switch (proto.value_case()) {
+    case v1::JsonString::kRegex:
+      return JsonStringsMatching(proto.regex());
+    case v1::JsonString::kLark:
+      return ConstraintSource{.form = ConstraintSource::Form::kLarkString, .text = proto.lark()};
+    case v1::JsonString::VALUE_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("json_string: expected regex or lark");
+}
+
 // A constraint without parts of its own, as a request or as a tag's content has it.
 absl::StatusOr<ConstraintSource> SimpleConstraint(const v1::Constraint& proto) {
   switch (proto.form_case()) {
@@ -27,12 +39,14 @@ absl::StatusOr<ConstraintSource> SimpleConstraint(const v1::Constraint& proto) {
       return ConstraintSource{.form = ConstraintSource::Form::kRegex, .text = proto.regex()};
     case v1::Constraint::kGrammar:
       return ConstraintSource{.form = ConstraintSource::Form::kGrammar, .text = proto.grammar()};
+    case v1::Constraint::kJsonString:
+      return StringConstraint(proto.json_string());
     case v1::Constraint::kChoices:
     case v1::Constraint::kStructuralTags:
     case v1::Constraint::FORM_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("expected json_schema, json_object, regex or grammar");
+  return absl::InvalidArgumentError("expected json_schema, json_object, json_string, regex or grammar");
 }
 
 absl::StatusOr<ConstraintSource> TagsFromProto(const v1::StructuralTags& proto,
@@ -40,7 +54,8 @@ absl::StatusOr<ConstraintSource> TagsFromProto(const v1::StructuralTags& proto,
   StructuralTags tags{.triggers = {proto.triggers().begin(), proto.triggers().end()},
                       .tags = {},
                       .at_least_one = proto.at_least_one(),
-                      .stop_after_first = proto.stop_after_first()};
+                      .stop_after_first = proto.stop_after_first(),
+                      .only_tags = proto.only_tags()};
   for (int i = 0; i < proto.tags_size(); ++i) {
     absl::StatusOr<ConstraintSource> content = SimpleConstraint(proto.tags(i).content());
     if (!content.ok()) return In(absl::StrCat("tags[", i, "].content"), content.status());
@@ -66,6 +81,9 @@ absl::StatusOr<ConstraintSource> AnyConstraint(const v1::Constraint& proto, cons
     case v1::Constraint::kGrammar:
       *form = "grammar";
       return SimpleConstraint(proto);
+    case v1::Constraint::kJsonString:
+      *form = "json_string";
+      return SimpleConstraint(proto);
     case v1::Constraint::kChoices: {
       *form = "choices";
       const std::vector<std::string> choices(proto.choices().choices().begin(),
@@ -79,7 +97,7 @@ absl::StatusOr<ConstraintSource> AnyConstraint(const v1::Constraint& proto, cons
       break;
   }
   return absl::InvalidArgumentError(
-      "expected json_schema, json_object, regex, grammar, choices or structural_tags");
+      "expected json_schema, json_object, json_string, regex, grammar, choices or structural_tags");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "common/rpc/grpc_log.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
+#include "grpc/health/v1/health.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -56,7 +57,11 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
     using Plugin = grpc::reflection::ProtoServerReflectionPlugin;
     std::erase_if(*plugins,
                   [](const auto& plugin) { return dynamic_cast<Plugin*>(plugin.get()) != nullptr; });
-    if (wanted_) plugins->push_back(std::make_unique<Plugin>());
+    if (!wanted_) return;
+    // Reflection describes what is linked, which the description of gRPC's own health service is only if
+    // somebody names it.
+    grpc::health::v1::HealthCheckRequest::descriptor();
+    plugins->push_back(std::make_unique<Plugin>());
   }
 
  private:

@@ -3,8 +3,10 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -16,7 +18,9 @@
 #include "common/rpc/status.h"
 #include "common/rpc/testing/certificates_fixture.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/impl/client_unary_call.h"
@@ -166,6 +170,64 @@ TEST(ServerTest, ReflectionIsThereOnlyWhenAsked) {
   auto without = StartServer(/*reflection=*/false);
   EXPECT_EQ(CallRaw(without->channel.get(), method, std::string("\x3a\x01*"), &response).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
+}
+
+// What stands under a number in a message whose form is not linked.
+std::vector<std::string> FieldsOf(const std::string& message, int number) {
+  google::protobuf::UnknownFieldSet fields;
+  EXPECT_TRUE(fields.ParseFromString(message));
+  std::vector<std::string> found;
+  for (int i = 0; i < fields.field_count(); ++i) {
+    const google::protobuf::UnknownField& field = fields.field(i);
+    if (field.number() == number) found.push_back(field.length_delimited());
+  }
+  return found;
+}
+
+// As grpcurl does: from the names of services to files, and from files to those that they import.
+TEST(ServerTest, ReflectionDescribesEveryServiceThatItLists) {
+  auto running = StartServer(/*reflection=*/true);
+  // A field of ServerReflectionRequest, and the one of ServerReflectionResponse that answers it.
+  const auto ask = [&](int field, const std::string& value, int answer) -> std::string {
+    const std::string request = absl::StrCat(std::string(1, static_cast<char>(field << 3 | 2)),
+                                             std::string(1, static_cast<char>(value.size())), value);
+    std::string response;
+    EXPECT_TRUE(CallRaw(running->channel.get(),
+                        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", request, &response)
+                    .ok());
+    const std::vector<std::string> answers = FieldsOf(response, answer);
+    return answers.size() == 1 ? answers[0] : "";
+  };
+  constexpr int kFileByName = 3;
+  constexpr int kFileOfSymbol = 4;
+  constexpr int kListServices = 7;
+  constexpr int kFiles = 4;
+  constexpr int kServices = 6;
+  google::protobuf::DescriptorPool pool;
+  const std::function<void(const std::string&)> add = [&](const std::string& files) {
+    for (const std::string& bytes : FieldsOf(files, 1)) {
+      google::protobuf::FileDescriptorProto file;
+      ASSERT_TRUE(file.ParseFromString(bytes));
+      if (pool.FindFileByName(file.name()) != nullptr) continue;
+      for (const std::string& imported : file.dependency()) {
+        if (pool.FindFileByName(imported) == nullptr) add(ask(kFileByName, imported, kFiles));
+      }
+      if (pool.FindFileByName(file.name()) == nullptr)
+        EXPECT_NE(pool.BuildFile(file), nullptr) << file.name();
+    }
+  };
+  std::vector<std::string> names;
+  for (const std::string& service : FieldsOf(ask(kListServices, "*", kServices), 1)) {
+    const std::string name = FieldsOf(service, 1).at(0);
+    names.push_back(name);
+    add(ask(kFileOfSymbol, name, kFiles));
+    const google::protobuf::ServiceDescriptor* const described = pool.FindServiceByName(name);
+    ASSERT_NE(described, nullptr) << name;
+    EXPECT_GT(described->method_count(), 0) << name;
+  }
+  EXPECT_THAT(names,
+              ::testing::IsSupersetOf({"tandem.v1.Drafter", "tandem.v1.Admin", "grpc.health.v1.Health"}));
+  EXPECT_NE(pool.FindMessageTypeByName("grpc.health.v1.HealthCheckResponse"), nullptr);
 }
 
 TEST(ServerTest, OversizedMessagesAreRefused) {

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "router/http/field_names.h"
+#include "router/http/http_message.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
 #include "router/models/served_model.h"
@@ -28,6 +30,8 @@ class AnswerWriter {
   virtual std::string Failure(const absl::Status& status) = 0;
   // The whole answer, after all generations have finished.
   virtual OrderedJson Whole() = 0;
+  // The answer where nothing was sent yet and a generation failed. `names`: of its fields.
+  virtual HttpAnswer Refusal(const absl::Status& status, const FieldNames& names) = 0;
 };
 
 // Makes the writer for the API of the request. `id`: the request's; `created`: in seconds of the Unix epoch.

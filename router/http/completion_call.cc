@@ -98,8 +98,7 @@ class CompletionCall final : public std::enable_shared_from_this<CompletionCall>
           exchange_->Write(answer_->Failure(status), [](bool) {});
           exchange_->End();
         } else {
-          const FieldNames names = request_.NamesOf(choice.index);
-          exchange_->Answer(WithFields(ErrorAnswer(status, &names)));
+          exchange_->Answer(WithFields(answer_->Refusal(status, request_.NamesOf(choice.index))));
         }
       } else if (left_ == 0 && !over_) {
         over_ = true;

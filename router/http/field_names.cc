@@ -53,6 +53,13 @@ constexpr Name kResponsesNames[] = {{"stopping.max_tokens", "max_output_tokens"}
                                     {"prompt", "input"},
                                     {"chat.messages", "input"}};
 
+constexpr Name kMessagesNames[] = {{"constraint", "output_config.format"},
+                                   {"prompt", "messages"},
+                                   {"stopping.stop", "stop_sequences"},
+                                   {"chat.continue_final_message", "messages"},
+                                   {"chat.tool_choice.mode", "tool_choice.type"},
+                                   {"chat.tool_choice.single_call", "tool_choice.disable_parallel_tool_use"}};
+
 constexpr const char* kForms[] = {"json_schema", "json_schema.schema", "json_object", "regex", "grammar",
                                   "choices",     "structural_tags"};
 
@@ -130,6 +137,10 @@ FieldNames::FieldNames(HttpApi api) {
     case HttpApi::kResponses:
       names_["chat"] = "input";
       add(kResponsesNames);
+      break;
+    case HttpApi::kMessages:
+      names_["chat"] = "messages";
+      add(kMessagesNames);
       break;
   }
   // Errors about the whole chat are about its messages; what is below has its own name.

@@ -9,7 +9,7 @@
 
 namespace tandem::router {
 
-enum class HttpApi { kText, kChat, kResponses };
+enum class HttpApi { kText, kChat, kResponses, kMessages };
 
 // The names that fields of a GenerateRequest have in an API over HTTP, for errors. Whoever checks a request
 // names fields as tandem.v1 does; clients are told the fields that they have sent:

@@ -14,6 +14,12 @@ TEST(FieldNamesTest, EveryApiHasItsOwnNames) {
   const FieldNames text(HttpApi::kText);
   const FieldNames chat(HttpApi::kChat);
   const FieldNames responses(HttpApi::kResponses);
+  const FieldNames messages(HttpApi::kMessages);
+  EXPECT_EQ(Told(messages, "prompt: 40 tokens"), "messages | messages: 40 tokens");
+  EXPECT_EQ(Told(messages, "chat: no role pirate"), "messages | messages: no role pirate");
+  EXPECT_EQ(Told(messages, "stopping.stop[1]: 0 bytes"), "stop_sequences[1] | stop_sequences[1]: 0 bytes");
+  EXPECT_EQ(Told(messages, "chat.tool_choice.single_call: set"),
+            "tool_choice.disable_parallel_tool_use | tool_choice.disable_parallel_tool_use: set");
   EXPECT_EQ(Told(text, "sampling.top_p: 2, expected [0, 1]"), "top_p | top_p: 2, expected [0, 1]");
   EXPECT_EQ(Told(text, "sampling.allowed_tokens: token 5 twice"),
             "allowed_token_ids | allowed_token_ids: token 5 twice");

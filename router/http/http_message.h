@@ -14,7 +14,7 @@ namespace tandem::router {
 // A request's head. Names of fields are in lower case.
 struct HttpHead {
   std::string method;
-  std::string path;  // Of the target, without what follows '?'.
+  std::string path;  // Of the target, without what follows '?'; several slashes in a row are one.
   std::vector<std::pair<std::string, std::string>> fields;
 
   // The value of a field that occurs once; nullopt if it is absent, "" if it occurs several times.

@@ -57,7 +57,8 @@ std::optional<HttpAnswer> AnswerTo(const error_code& error) {
   return std::nullopt;
 }
 
-// The target's path: of "/v1/models?x", and of "http://host/v1/models", which proxies send.
+// The target's path: of "/v1/models?x", and of "http://host/v1/models", which proxies send. Several slashes
+// in a row are one: clients whose base URL ends with a slash put two of them.
 std::string PathOf(absl::string_view target) {
   for (const absl::string_view scheme : {"http://", "https://"}) {
     if (!absl::StartsWithIgnoreCase(target, scheme)) continue;
@@ -65,8 +66,10 @@ std::string PathOf(absl::string_view target) {
     target.remove_prefix(std::min(target.size(), target.find_first_of("/?")));
     break;
   }
-  const absl::string_view path = target.substr(0, target.find('?'));
-  return path.empty() ? "/" : std::string(path);
+  std::string path(target.substr(0, target.find('?')));
+  const auto doubled = [](char a, char b) { return a == '/' && b == '/'; };
+  path.erase(std::unique(path.begin(), path.end(), doubled), path.end());
+  return path.empty() ? "/" : path;
 }
 
 HttpHead HeadOf(const http::request_parser<http::string_body>& parser) {

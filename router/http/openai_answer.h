@@ -47,6 +47,9 @@ class CompletionAnswer final : public AnswerWriter {
   std::string Ending() override;
   std::string Failure(const absl::Status& status) override;
   OrderedJson Whole() override;
+  HttpAnswer Refusal(const absl::Status& status, const FieldNames& names) override {
+    return ErrorAnswer(status, &names);
+  }
 
  private:
   struct Choice {

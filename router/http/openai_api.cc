@@ -1,7 +1,7 @@
 #include "router/http/openai_api.h"
 
 #include <algorithm>
-#include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,7 +12,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "common/base/status_macros.h"
 #include "common/config/secret.h"
 #include "common/config/version.h"
 #include "common/model/config/strict_json.h"
@@ -20,11 +19,13 @@
 #include "common/tracing/trace_context.h"
 #include "router/drafters/selection.h"
 #include "router/http/completion_call.h"
+#include "router/http/messages_answer.h"
+#include "router/http/messages_request.h"
 #include "router/http/openai_answer.h"
 #include "router/http/openai_json.h"
-#include "router/http/openai_messages.h"
 #include "router/http/openai_request.h"
 #include "router/http/responses_request.h"
+#include "router/http/token_answers.h"
 #include "router/serving/request.h"
 #include "router/serving/token_calls.h"
 #include "router/tenants/authentication.h"
@@ -36,11 +37,23 @@ constexpr absl::string_view kModels = "/v1/models";
 // OpenAI's codes for a path or a method that there is not.
 constexpr absl::string_view kUnknownUrl = "UNKNOWN_URL";
 constexpr absl::string_view kMethodNotSupported = "METHOD_NOT_SUPPORTED";
-// Names the fields of a request that had no effect.
-constexpr char kIgnoredField[] = "X-Tandem-Ignored";
+constexpr absl::string_view kOneModel = "/v1/models/{model}";
+constexpr absl::string_view kMessages = "/v1/messages";
+constexpr absl::string_view kMetrics = "/metrics";
+
+// The caller's token as `authorization` has it. Anthropic's clients send it as x-api-key, Azure's as api-key.
+// A field that occurs twice is empty, which authenticates nobody.
+std::optional<std::string> AuthorizationIn(const HttpHead& head) {
+  if (std::optional<std::string> given = head.Field("authorization"); given.has_value()) return given;
+  for (const char* name : {"x-api-key", "api-key"}) {
+    if (const std::optional<std::string> key = head.Field(name); key.has_value())
+      return key->empty() ? "" : absl::StrCat("Bearer ", *key);
+  }
+  return std::nullopt;
+}
 
 CallHead CallHeadOf(const HttpHead& head) {
-  return {.authorization = std::optional<Secret>(head.Field("authorization")),
+  return {.authorization = std::optional<Secret>(AuthorizationIn(head)),
           .trace = ParseTraceContext(head.Field(kTraceparentKey).value_or(""),
                                      head.Field(kTracestateKey).value_or(""))};
 }
@@ -53,8 +66,9 @@ std::optional<std::string> RequestIdOf(const HttpHead& head) {
   return std::all_of(id->begin(), id->end(), printable) ? id : std::nullopt;
 }
 
-bool IsModel(absl::string_view path) {
-  return path == kModels || absl::StartsWith(path, absl::StrCat(kModels, "/"));
+// The path of a route.
+absl::string_view RouteOf(absl::string_view path) {
+  return absl::StartsWith(path, absl::StrCat(kModels, "/")) ? kOneModel : path;
 }
 
 // A part of a path without its escapes: a model's name may have slashes. What is no escape stays.
@@ -73,10 +87,28 @@ std::string PercentDecoded(absl::string_view text) {
   return decoded;
 }
 
-// For metrics: a path that there is, or "other".
-absl::string_view NameOf(const HttpHead& head, bool known) {
-  if (!known) return kOtherLabel;
-  return IsModel(head.path) ? kModels : absl::string_view(head.path);
+bool IsMessages(absl::string_view path) {
+  return path == kMessages || absl::StartsWith(path, absl::StrCat(kMessages, "/"));
+}
+
+// An error in the form of the API that the path belongs to. `http_status`: in place of that of its kind.
+HttpAnswer ErrorFor(const HttpHead& head, const absl::Status& status,
+                    std::optional<int> http_status = std::nullopt) {
+  HttpAnswer answer = ErrorAnswer(status);
+  if (http_status.has_value()) answer.status = *http_status;
+  return IsMessages(head.path) ? InMessagesForm(std::move(answer), status) : answer;
+}
+
+// What a page of another origin may send: what it asks for, as only its token makes a request the tenant's.
+std::string AllowedFields(const HttpHead& head) {
+  constexpr size_t kMostBytes = 1024;
+  const std::string asked = head.Field("access-control-request-headers").value_or("");
+  const auto in_names = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == ',' || c == ' ';
+  };
+  if (asked.empty() || asked.size() > kMostBytes || !std::all_of(asked.begin(), asked.end(), in_names))
+    return "authorization, content-type, x-request-id, x-api-key, api-key, anthropic-version";
+  return asked;
 }
 
 }  // namespace
@@ -105,32 +137,55 @@ OpenAiApi::OpenAiApi(Options options, Router* router, MetricsRegistry* registry)
       created_(absl::ToUnixSeconds(router->clock().Now())) {
   if (requests_ == nullptr) return;
   // From the start, so that the first request shows as a rise.
-  for (const Route& route : Routes()) requests_->With({route.path, "served"});
+  for (const Endpoint& endpoint : Endpoints()) requests_->With({endpoint.path, "served"});
 }
 
 const std::vector<OpenAiApi::Route>& OpenAiApi::Routes() {
   static const auto* const routes = new std::vector<Route>{
-      {"POST", "/v1/chat/completions", false, &OpenAiApi::ServeChat},
-      {"POST", "/v1/completions", false, &OpenAiApi::ServeText},
-      {"POST", "/v1/responses", false, &OpenAiApi::ServeResponse},
-      {"GET", "/v1/models", false, &OpenAiApi::ServeModels},
-      {"POST", "/tokenize", false, &OpenAiApi::ServeTokenize},
-      {"POST", "/detokenize", false, &OpenAiApi::ServeDetokenize},
-      {"GET", "/health", true, &OpenAiApi::ServeHealth},
-      {"GET", "/ping", true, &OpenAiApi::ServeHealth},
-      {"GET", "/version", true, &OpenAiApi::ServeVersion},
+      {{"POST", "/v1/chat/completions", false, "Completes a chat."}, &OpenAiApi::ServeChat},
+      {{"POST", "/v1/completions", false, "Completes texts or token ids."}, &OpenAiApi::ServeText},
+      {{"POST", "/v1/responses", false, "OpenAI's Responses API."}, &OpenAiApi::ServeResponse},
+      {{"POST", "/v1/messages", false, "Anthropic's Messages API."}, &OpenAiApi::ServeMessages},
+      {{"POST", "/v1/messages/count_tokens", false, "Counts the tokens of such a prompt."},
+       &OpenAiApi::ServeCountTokens},
+      {{"GET", "/v1/models", false, "Lists the models."}, &OpenAiApi::ServeModels},
+      {{"GET", "/v1/models/{model}", false, "Describes a model."}, &OpenAiApi::ServeModels},
+      {{"POST", "/tokenize", false, "Turns text into tokens."}, &OpenAiApi::ServeTokenize},
+      {{"POST", "/detokenize", false, "Turns tokens into text."}, &OpenAiApi::ServeDetokenize},
+      {{"GET", "/health", true, "Says whether every model can be served."}, &OpenAiApi::ServeHealth},
+      {{"GET", "/ping", true, "Says the same as /health."}, &OpenAiApi::ServeHealth},
+      {{"POST", "/ping", true, "Says the same as /health."}, &OpenAiApi::ServeHealth},
+      {{"GET", "/version", true, "Names the router's version."}, &OpenAiApi::ServeVersion},
+      {{"GET", "/load", true, "Counts the requests that run or wait."}, &OpenAiApi::ServeLoad},
+      {{"GET", "/metrics", true, "The router's metrics, for Prometheus."}, &OpenAiApi::ServeMetrics},
+      {{"GET", "/docs", true, "This page."}, &OpenAiApi::ServePage},
+      {{"GET", "/openapi.json", true, "This API in OpenAPI's format."}, &OpenAiApi::ServeDescription},
   };
   return *routes;
 }
 
-absl::StatusOr<const OpenAiApi::Route*> OpenAiApi::Find(const HttpHead& head) const {
-  const std::string path = IsModel(head.path) ? std::string(kModels) : head.path;
+bool OpenAiApi::HasRoute(const Route& route) const {
+  return route.endpoint.path != kMetrics || options_.metrics != nullptr;
+}
+
+std::vector<Endpoint> OpenAiApi::Endpoints() const {
+  std::vector<Endpoint> endpoints;
   for (const Route& route : Routes()) {
-    if (path != route.path) continue;
-    if (head.method == route.method || (head.method == "HEAD" && absl::string_view(route.method) == "GET"))
-      return &route;
-    return absl::UnimplementedError(route.method);
+    if (HasRoute(route)) endpoints.push_back(route.endpoint);
   }
+  return endpoints;
+}
+
+absl::StatusOr<const OpenAiApi::Route*> OpenAiApi::Find(const HttpHead& head) const {
+  const absl::string_view path = RouteOf(head.path);
+  std::vector<absl::string_view> methods;
+  for (const Route& route : Routes()) {
+    if (path != route.endpoint.path || !HasRoute(route)) continue;
+    const absl::string_view method = route.endpoint.method;
+    if (head.method == method || (head.method == "HEAD" && method == "GET")) return &route;
+    methods.push_back(method);
+  }
+  if (!methods.empty()) return absl::UnimplementedError(absl::StrJoin(methods, ", "));
   return absl::NotFoundError(absl::StrCat("there is no ", PrintableText(head.path), " here"));
 }
 
@@ -153,36 +208,34 @@ std::optional<HttpAnswer> OpenAiApi::Refuse(const HttpHead& head, std::shared_pt
   if (head.method == "OPTIONS" && head.Field("origin").has_value()) {
     HttpAnswer answer{.status = 204};
     answer.fields = {{"Access-Control-Allow-Methods", "GET, POST"},
-                     {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
+                     {"Access-Control-Allow-Headers", AllowedFields(head)},
                      {"Access-Control-Max-Age", "600"}};
     return answer;
   }
   const absl::StatusOr<const Route*> route = Find(head);
   if (absl::IsUnimplemented(route.status())) {
     HttpAnswer answer =
-        ErrorAnswer(WithReason(absl::InvalidArgumentError(absl::StrCat(
-                                   PrintableText(head.path), " has no method ", PrintableText(head.method),
-                                   ", expected ", route.status().message())),
-                               kMethodNotSupported));
-    answer.status = 405;
+        ErrorFor(head,
+                 WithReason(absl::InvalidArgumentError(absl::StrCat(
+                                PrintableText(head.path), " has no method ", PrintableText(head.method),
+                                ", expected ", route.status().message())),
+                            kMethodNotSupported),
+                 405);
     answer.fields.emplace_back("Allow", std::string(route.status().message()));
     return answer;
   }
-  if (route.ok() && (*route)->open) return std::nullopt;
+  if (route.ok() && (*route)->endpoint.open) return std::nullopt;
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
-  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), head.Field("authorization"));
+  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), AuthorizationIn(head));
   if (!tenant.ok()) {
-    return ErrorAnswer(
-        absl::UnauthenticatedError("expected a tenant's token as `Authorization: Bearer <token>`"));
+    return ErrorFor(head, absl::UnauthenticatedError("expected a tenant's token as `Authorization: Bearer "
+                                                     "<token>` or `x-api-key: <token>`"));
   }
   if (!route.ok()) {
-    HttpAnswer answer =
-        ErrorAnswer(WithReason(absl::InvalidArgumentError(route.status().message()), kUnknownUrl));
-    answer.status = 404;
-    return answer;
+    return ErrorFor(head, WithReason(absl::InvalidArgumentError(route.status().message()), kUnknownUrl), 404);
   }
   if (const absl::Status held = Hold(routing->table().tenants[*tenant].name, hold); !held.ok())
-    return ErrorAnswer(held);
+    return ErrorFor(head, held);
   return std::nullopt;
 }
 
@@ -190,8 +243,8 @@ std::optional<HttpAnswer> OpenAiApi::Check(const HttpHead& head, std::shared_ptr
   std::optional<HttpAnswer> refusal = Refuse(head, hold);
   if (requests_ != nullptr) {
     requests_
-        ->With(
-            {NameOf(head, Find(head).ok()), refusal.has_value() ? absl::StrCat(refusal->status) : "served"})
+        ->With({Find(head).ok() ? RouteOf(head.path) : kOtherLabel,
+                refusal.has_value() ? absl::StrCat(refusal->status) : "served"})
         .Increment();
   }
   if (!refusal.has_value()) return std::nullopt;
@@ -236,6 +289,10 @@ void OpenAiApi::ServeResponse(HttpRequest request, std::shared_ptr<HttpExchange>
   ServeGeneration(request, &ReadResponse, std::move(exchange));
 }
 
+void OpenAiApi::ServeMessages(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  ServeGeneration(request, &ReadMessagesRequest, std::move(exchange));
+}
+
 void OpenAiApi::ServeGeneration(const HttpRequest& request, ReadRequest read,
                                 std::shared_ptr<HttpExchange> exchange) {
   const HttpHead& head = request.head;
@@ -243,14 +300,15 @@ void OpenAiApi::ServeGeneration(const HttpRequest& request, ReadRequest read,
   if (id.empty()) id = absl::StrFormat("%016x%016x", router_.Draw(), router_.Draw());
   std::vector<std::pair<std::string, std::string>> fields = FieldsFor(head);
   fields.emplace_back("X-Request-Id", id);
+  if (IsMessages(head.path)) fields.emplace_back("Request-Id", id);  // Its name in Anthropic's API.
   // Who the caller is, is for the call to judge.
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
-  const absl::StatusOr<size_t> index = Authenticate(routing->tenants(), head.Field("authorization"));
+  const absl::StatusOr<size_t> index = Authenticate(routing->tenants(), AuthorizationIn(head));
   const Tenant* const tenant = index.ok() ? &routing->table().tenants[*index] : nullptr;
-  absl::StatusOr<CompletionRequest> completion =
-      read(request.body, tenant != nullptr && tenant->refuses_unknown_fields);
+  absl::StatusOr<CompletionRequest> completion = ReadFor(
+      read, request.body, tenant != nullptr && tenant->refuses_unknown_fields, options_.refuse_left_out);
   if (!completion.ok()) {
-    HttpAnswer answer = ErrorAnswer(completion.status());
+    HttpAnswer answer = ErrorFor(head, completion.status());
     answer.fields.insert(answer.fields.end(), fields.begin(), fields.end());
     return exchange->Answer(std::move(answer));
   }
@@ -269,7 +327,7 @@ void OpenAiApi::ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> e
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
   const absl::string_view path = request.head.path;
   const std::string wanted = PercentDecoded(path.substr(std::min(path.size(), kModels.size() + 1)));
-  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), request.head.Field("authorization"));
+  const absl::StatusOr<size_t> tenant = Authenticate(routing->tenants(), AuthorizationIn(request.head));
   if (!tenant.ok()) return Send(request.head, ErrorAnswer(tenant.status()), *exchange);
   OrderedJson list = OrderedJson::array();
   for (size_t i = 0; i < routing->table().models.size(); ++i) {
@@ -300,12 +358,12 @@ void OpenAiApi::ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> e
 void OpenAiApi::ServeElsewhere(HttpRequest request, std::shared_ptr<HttpExchange> exchange,
                                std::function<HttpAnswer(const std::string&, const Tenant&)> work) {
   const std::shared_ptr<const RoutingSnapshot> routing = router_.snapshot();
-  const absl::StatusOr<size_t> index = Authenticate(routing->tenants(), request.head.Field("authorization"));
-  if (!index.ok()) return Send(request.head, ErrorAnswer(index.status()), *exchange);
+  const absl::StatusOr<size_t> index = Authenticate(routing->tenants(), AuthorizationIn(request.head));
+  if (!index.ok()) return Send(request.head, ErrorFor(request.head, index.status()), *exchange);
   const Tenant& tenant = routing->table().tenants[*index];
   // Tokens made here are charged like those of requests that come to nothing.
   if (const absl::Status quota = router_.admission().CheckQuota(tenant); !quota.ok())
-    return Send(request.head, ErrorAnswer(quota), *exchange);
+    return Send(request.head, ErrorFor(request.head, quota), *exchange);
   const WorkerPool::Share share{.tenant = tenant.name, .weight = tenant.weight, .bytes = request.body.size()};
   router_.workers().Post(
       share, [this, lease = std::make_shared<Router::Lease>(router_), routing, &tenant,
@@ -313,116 +371,25 @@ void OpenAiApi::ServeElsewhere(HttpRequest request, std::shared_ptr<HttpExchange
               work = std::move(work)] { Send(request.head, work(request.body, tenant), *exchange); });
 }
 
-namespace {
-
-HttpAnswer WithIgnored(HttpAnswer answer, const IgnoredFields& ignored) {
-  if (!ignored.text().empty()) answer.fields.emplace_back(kIgnoredField, ignored.text());
-  return answer;
-}
-
-absl::StatusOr<const ServedModel*> ModelOf(Router& router, const Tenant& tenant, JsonFields& fields) {
-  const std::shared_ptr<const RoutingSnapshot> routing = router.snapshot();
-  v1::GenerateRequest named;
-  named.set_model(fields.Text("model").value_or(""));
-  TakeAdapterForModel(router, routing->table(), tenant, named);
-  TANDEM_ASSIGN_OR_RETURN(const size_t model, SelectModel(routing->table(), tenant, named.model()));
-  return &router.model(model);
-}
-
-// The prompt of a request to tokenize: a text, or a chat.
-absl::Status ReadTokenizedPrompt(absl::string_view body, JsonFields& fields, FieldNames& names,
-                                 v1::GenerateRequest& request) {
-  if (fields.Find("messages") != nullptr) {
-    names = FieldNames(HttpApi::kChat);
-    ReadChat(body, fields, names, *request.mutable_chat());
-    fields.Refuse("chat_template", "not supported");
-    fields.Refuse("prompt", "expected one of prompt and messages");
-    return fields.status();
-  }
-  const std::optional<std::string> prompt = fields.Text("prompt");
-  if (!prompt.has_value()) fields.Missing("prompt");
-  request.set_text(prompt.value_or(""));
-  request.set_plain(!fields.Flag("add_special_tokens").value_or(true));
-  return fields.status();
-}
-
-// What is checked of any prompt, except that a text may be empty.
-absl::StatusOr<TokenIds> TokensOf(const v1::GenerateRequest& request, const ServedModel& model) {
-  if (!request.text().empty() || request.has_chat()) TANDEM_RETURN_IF_ERROR(ValidateRequest(request));
-  constexpr size_t kAll = std::numeric_limits<size_t>::max();
-  absl::StatusOr<TokenIds> tokens = request.has_chat()
-                                        ? model.encoder->EncodeChat(request.chat(), kAll)
-                                        : model.encoder->EncodeText(request.text(), kAll, request.plain());
-  if (tokens.ok()) return tokens;
-  return absl::InvalidArgumentError(
-      absl::StrCat(request.has_chat() ? "chat: " : "text: ", tokens.status().message()));
-}
-
-HttpAnswer Tokenize(Router& router, const std::string& body, const Tenant& tenant) {
-  const absl::StatusOr<Json> json = ParseBody(body);
-  if (!json.ok()) return ErrorAnswer(json.status());
-  IgnoredFields ignored;
-  JsonFields fields(*json, tenant.refuses_unknown_fields ? nullptr : &ignored);
-  FieldNames names(HttpApi::kText);
-  const absl::StatusOr<const ServedModel*> model = ModelOf(router, tenant, fields);
-  if (!model.ok()) return ErrorAnswer(model.status());
-  v1::GenerateRequest request;
-  absl::Status read = ReadTokenizedPrompt(body, fields, names, request);
-  const bool texts = fields.Flag("return_token_strs").value_or(false);
-  read.Update(fields.Finish());
-  if (!read.ok()) return ErrorAnswer(read);
-  const absl::StatusOr<TokenIds> tokens = TokensOf(request, **model);
-  if (!tokens.ok()) return ErrorAnswer(tokens.status(), &names);
-  router.admission().Charge(tenant, tokens->size());
-  OrderedJson answer = {
-      {"count", tokens->size()}, {"max_model_len", (*model)->context_length}, {"tokens", *tokens}};
-  if (texts) {
-    OrderedJson strings = OrderedJson::array();
-    for (const TokenId token : *tokens) strings.push_back(std::string((*model)->encoder->TokenBytes(token)));
-    answer["token_strs"] = std::move(strings);
-  }
-  return WithIgnored(JsonAnswer(answer), ignored);
-}
-
-HttpAnswer Detokenize(Router& router, const std::string& body, const Tenant& tenant) {
-  const absl::StatusOr<Json> json = ParseBody(body);
-  if (!json.ok()) return ErrorAnswer(json.status());
-  IgnoredFields ignored;
-  JsonFields fields(*json, tenant.refuses_unknown_fields ? nullptr : &ignored);
-  const absl::StatusOr<const ServedModel*> model = ModelOf(router, tenant, fields);
-  if (!model.ok()) return ErrorAnswer(model.status());
-  const Json* const tokens = fields.Find("tokens");
-  if (tokens == nullptr) fields.Missing("tokens");
-  if (tokens != nullptr && !tokens->is_array()) fields.FailType("tokens", *tokens, "a list of token ids");
-  TokenIds ids;
-  if (fields.status().ok() && tokens->size() > kMaxDetokenized)
-    fields.Fail("tokens", absl::StrCat(tokens->size(), " of them, expected at most ", kMaxDetokenized));
-  for (size_t i = 0; fields.status().ok() && i < tokens->size(); ++i) {
-    const std::optional<uint32_t> id = TokenIdOf((*tokens)[i]);
-    if (!id.has_value() || *id >= static_cast<uint32_t>((*model)->vocab_size)) {
-      fields.FailType(absl::StrCat("tokens[", i, "]"), (*tokens)[i],
-                      absl::StrCat("a token id below ", (*model)->vocab_size));
-    } else {
-      ids.push_back(static_cast<TokenId>(*id));
-    }
-  }
-  if (const absl::Status read = fields.Finish(); !read.ok()) return ErrorAnswer(read);
-  return WithIgnored(JsonAnswer({{"prompt", (*model)->encoder->Decode(ids, /*skip_special=*/false)}}),
-                     ignored);
-}
-
-}  // namespace
-
 void OpenAiApi::ServeTokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  ServeElsewhere(
-      std::move(request), std::move(exchange),
-      [this](const std::string& body, const Tenant& tenant) { return Tokenize(router_, body, tenant); });
+  ServeElsewhere(std::move(request), std::move(exchange),
+                 [this](const std::string& body, const Tenant& tenant) {
+                   return TokenizeAnswer(router_, body, tenant);
+                 });
 }
 
 void OpenAiApi::ServeDetokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
-  ServeElsewhere(
-      std::move(request), std::move(exchange),
-      [this](const std::string& body, const Tenant& tenant) { return Detokenize(router_, body, tenant); });
+  ServeElsewhere(std::move(request), std::move(exchange),
+                 [this](const std::string& body, const Tenant& tenant) {
+                   return DetokenizeAnswer(router_, body, tenant);
+                 });
+}
+
+void OpenAiApi::ServeCountTokens(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  ServeElsewhere(std::move(request), std::move(exchange),
+                 [this](const std::string& body, const Tenant& tenant) {
+                   return CountTokensAnswer(router_, body, tenant, options_.refuse_left_out);
+                 });
 }
 
 void OpenAiApi::ServeHealth(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
@@ -435,6 +402,31 @@ void OpenAiApi::ServeHealth(HttpRequest request, std::shared_ptr<HttpExchange> e
 void OpenAiApi::ServeVersion(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
   const absl::string_view version = Version();
   Send(request.head, JsonAnswer({{"version", std::string(version)}}), *exchange);
+}
+
+void OpenAiApi::ServeLoad(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  const RouterMetrics& metrics = router_.metrics();
+  Send(request.head, JsonAnswer({{"server_load", metrics.running() + metrics.waiting()}}), *exchange);
+}
+
+void OpenAiApi::ServeMetrics(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  Send(request.head,
+       {.status = 200,
+        .fields = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+        .body = options_.metrics()},
+       *exchange);
+}
+
+void OpenAiApi::ServePage(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  Send(request.head,
+       {.status = 200,
+        .fields = {{"Content-Type", "text/html; charset=utf-8"}},
+        .body = DescriptionPage(Endpoints())},
+       *exchange);
+}
+
+void OpenAiApi::ServeDescription(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  Send(request.head, JsonAnswer(OpenApiDocument(Endpoints())), *exchange);
 }
 
 }  // namespace tandem::router

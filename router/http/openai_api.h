@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "common/metrics/metrics.h"
+#include "router/http/api_description.h"
 #include "router/http/http_message.h"
 #include "router/http/openai_request.h"
 #include "router/serving/client_stream.h"
@@ -24,13 +25,15 @@ namespace tandem::router {
 //
 //   POST /v1/chat/completions, /v1/completions      generations
 //   POST /v1/responses                              the same; nothing is kept from one to the next
+//   POST /v1/messages, /v1/messages/count_tokens    the same in the form of Anthropic's API
 //   GET  /v1/models, /v1/models/NAME                models that there are
 //   POST /tokenize, /detokenize                     a model's tokens
-//   GET  /health, /ping, /version                   without a token
+//   GET  /health, /ping, /version, /load            without a token, like
+//   GET  /docs, /openapi.json, /metrics             what describes the API and the router
 //
-// The bearer token names the tenant. It is checked, like the rest of a request's head, before the body is
-// read. A tenant has at most `connections_per_tenant` connections; each counts for the tenant that used it
-// last. Thread-safe.
+// The token names the tenant: a bearer token, or what Anthropic's and Azure's clients send. It is checked,
+// like the rest of a request's head, before the body is read. A tenant has at most `connections_per_tenant`
+// connections; each counts for the tenant that used it last. Thread-safe.
 class OpenAiApi final : public HttpHandler {
  public:
   struct Options {
@@ -39,6 +42,11 @@ class OpenAiApi final : public HttpHandler {
     std::vector<std::string> allowed_origins;
     // Whether the router is ready to serve requests.
     std::function<bool()> ready = [] { return true; };
+    // Refuse requests of which a part would be left out (IgnoredFields), whatever their tenant does with
+    // unknown fields, instead of naming it in the head of the answer.
+    bool refuse_left_out = false;
+    // The router's metrics in Prometheus' format, for /metrics. None: there is no such path.
+    std::function<std::string()> metrics;
   };
   // `router` and `registry` outlive this; `registry` may be null.
   OpenAiApi(Options options, Router* router, MetricsRegistry* registry);
@@ -52,13 +60,14 @@ class OpenAiApi final : public HttpHandler {
 
   using Serve = void (OpenAiApi::*)(HttpRequest, std::shared_ptr<HttpExchange>);
   struct Route {
-    const char* method;
-    const char* path;
-    bool open;  // To everybody.
+    Endpoint endpoint;
     Serve serve;
   };
   static const std::vector<Route>& Routes();
-  // The route, or the error if there is none.
+  bool HasRoute(const Route& route) const;
+  std::vector<Endpoint> Endpoints() const;
+  // The route. NotFound if there is none; Unimplemented, with the methods that the path has, for another
+  // method.
   absl::StatusOr<const Route*> Find(const HttpHead& head) const;
 
   // The answer for a request that can be answered without its body; nullopt for a request to serve.
@@ -71,7 +80,8 @@ class OpenAiApi final : public HttpHandler {
   void ServeChat(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeText(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeResponse(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
-  using ReadRequest = absl::StatusOr<CompletionRequest> (*)(absl::string_view body, bool refuse_unknown);
+  void ServeMessages(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeCountTokens(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeGeneration(const HttpRequest& request, ReadRequest read, std::shared_ptr<HttpExchange> exchange);
   void ServeModels(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeTokenize(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
@@ -81,6 +91,10 @@ class OpenAiApi final : public HttpHandler {
                       std::function<HttpAnswer(const std::string& body, const Tenant& tenant)> work);
   void ServeHealth(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
   void ServeVersion(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeLoad(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeMetrics(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServePage(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
+  void ServeDescription(HttpRequest request, std::shared_ptr<HttpExchange> exchange);
 
   const Options options_;
   Router& router_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/model/config/strict_json.h"
 
 namespace tandem::router {
@@ -282,6 +283,19 @@ void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fiel
     SetLayout(compact, *constraint);
     *request.mutable_constraint() = *std::move(constraint);
   }
+  fields.Update(own.Finish());
+}
+
+void ReadSchemaFormat(absl::string_view body, const std::string& path, const Json& format, JsonFields& fields,
+                      FieldNames& names, v1::GenerateRequest& request) {
+  Place place{body, "", ""};
+  for (const absl::string_view name : absl::StrSplit(path, '.')) place = place.Member(name);
+  JsonFields own(format, fields, path + ".");
+  if (const std::string type = own.Text("type").value_or(""); type != "json_schema")
+    own.Fail("type", absl::StrCat("found \"", PrintableText(type), "\", expected \"json_schema\""));
+  std::optional<v1::Constraint> constraint;
+  ReadSchema(own, place, names, constraint);
+  if (constraint.has_value()) *request.mutable_constraint() = *std::move(constraint);
   fields.Update(own.Finish());
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "absl/strings/string_view.h"
 #include "router/http/field_names.h"
 #include "router/http/openai_json.h"
@@ -20,5 +22,10 @@ void ReadConstraint(absl::string_view body, JsonFields& fields, FieldNames& name
 // around the schema, and with `disable_any_whitespace` in it. Errors go to `fields`.
 void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields, FieldNames& names,
                     v1::GenerateRequest& request);
+
+// The same for the Messages API, whose formats are schemas alone. `path`: where `format` stands, such as
+// "output_config.format".
+void ReadSchemaFormat(absl::string_view body, const std::string& path, const Json& format, JsonFields& fields,
+                      FieldNames& names, v1::GenerateRequest& request);
 
 }  // namespace tandem::router

@@ -45,6 +45,11 @@ void IgnoredFields::Add(absl::string_view path) {
   absl::StrAppend(&text_, text_.empty() ? "" : ", ", shown);
 }
 
+void IgnoredFields::LeaveOut(absl::string_view path) {
+  if (left_out_.empty()) left_out_ = std::string(path);
+  Add(path);
+}
+
 std::optional<int64_t> WholeNumber(const Json& value) {
   if (value.is_number_unsigned()) {
     const auto number = value.get<uint64_t>();

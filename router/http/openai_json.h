@@ -26,18 +26,27 @@ inline constexpr absl::string_view kMissingParameter = "MISSING_REQUIRED_PARAMET
 inline constexpr absl::string_view kUnknownParameter = "UNKNOWN_PARAMETER";
 inline constexpr absl::string_view kUnsupportedParameter = "UNSUPPORTED_PARAMETER";
 
-// The fields of a request that have no effect because nobody knows them (TenantConfig.unknown_fields).
+// The fields of a request that have no effect because nobody knows them (TenantConfig.unknown_fields), and
+// the parts that nobody here can serve, such as tools that run at a provider.
 class IgnoredFields {
  public:
   // Takes down a field by its path, such as "messages[0].cache_control".
   void Add(absl::string_view path);
+  // The same of a part, such as "tools[2]".
+  void LeaveOut(absl::string_view path);
+  // The first part that was left out; empty if there is none.
+  const std::string& left_out() const { return left_out_; }
   // The paths, as a header field lists them: "a, b.c". Of very many or long ones only the first.
   const std::string& text() const { return text_; }
 
  private:
   std::string text_;
+  std::string left_out_;
   bool full_ = false;
 };
+
+// The header field of an answer that names them.
+inline constexpr char kIgnoredField[] = "X-Tandem-Ignored";
 
 // A whole number, however it is written: 16 or 16.0. nullopt if it is none, or beyond 64 bits.
 std::optional<int64_t> WholeNumber(const Json& value);

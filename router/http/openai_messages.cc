@@ -112,7 +112,7 @@ absl::StatusOr<std::string> ContentOf(const Json& content, const JsonFields& out
 }
 
 absl::Status ReadContent(const Json& content, const JsonFields& outer, const std::string& path,
-                         v1::ChatMessage& message) {
+                         v1::ChatMessage& message, absl::Span<const char* const> ignored) {
   if (content.is_string()) {
     message.set_content(content.get<std::string>());
     return absl::OkStatus();
@@ -131,12 +131,16 @@ absl::Status ReadContent(const Json& content, const JsonFields& outer, const std
     std::optional<std::string> piece = part.Text("text");
     if (!piece.has_value()) part.Missing("text");
     for (const char* name : {"annotations", "logprobs"}) part.Ignore(name);  // Of parts that we sent.
+    for (const char* name : ignored) part.Ignore(name);
     TANDEM_RETURN_IF_ERROR(part.Finish());
     message.add_content_parts(*std::move(piece));
   }
   return absl::OkStatus();
 }
 
+namespace {
+
+// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
 void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat) {
   if (const Json* const tools = fields.Find("tools")) {
     fields.Update(ReadTools(Ordered(body, "tools"), "tools", chat, AddTo(fields.ignored())));
@@ -155,6 +159,8 @@ void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& name
   choice.set_single_call(parallel == false && !chat.tools().empty() &&
                          choice.mode() != v1::ToolChoice::MODE_NONE);
 }
+
+}  // namespace
 
 OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields) {
   const Json* const given = fields.Find("chat_template_kwargs");

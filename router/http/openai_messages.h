@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "router/http/field_names.h"
 #include "router/http/openai_json.h"
 #include "tandem/v1/generation.pb.h"
@@ -17,9 +18,6 @@ namespace tandem::router {
 // `body`. Errors go to `fields`; `names` gets those of the tools.
 void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat);
 
-// Reads `tools`, `tool_choice` and `parallel_tool_calls`, which both APIs have.
-void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat);
-
 // Reads `chat_template_kwargs`, vLLM's field: an object with variables for the template. Empty if there are
 // none.
 OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields);
@@ -28,9 +26,10 @@ OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields);
 std::optional<std::string> ReadReasoningEffort(JsonFields& fields, absl::string_view name);
 
 // Reads a message's content, a text or a list of text parts, as the client spelled it. `path`: its name in
-// errors. `outer`: of the object that it is in.
+// errors. `outer`: of the object that it is in. `ignored`: members of a part that the API knows and that have
+// no effect.
 absl::Status ReadContent(const Json& content, const JsonFields& outer, const std::string& path,
-                         v1::ChatMessage& message);
+                         v1::ChatMessage& message, absl::Span<const char* const> ignored = {});
 
 // The same as one text.
 absl::StatusOr<std::string> ContentOf(const Json& content, const JsonFields& outer, const std::string& path);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/config/strict_json.h"
+#include "common/rpc/status.h"
 #include "router/http/openai_constraint.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_messages.h"
@@ -159,6 +160,16 @@ FieldNames CompletionRequest::NamesOf(size_t prompt) const {
       own.Set(ours, name);
   }
   return own;
+}
+
+absl::StatusOr<CompletionRequest> ReadFor(ReadRequest read, absl::string_view body, bool refuse_unknown,
+                                          bool refuse_left_out) {
+  TANDEM_ASSIGN_OR_RETURN(CompletionRequest completion, read(body, refuse_unknown));
+  const std::string& left_out = completion.ignored.left_out();
+  if (left_out.empty() || !(refuse_unknown || refuse_left_out)) return completion;
+  return WithReason(
+      absl::InvalidArgumentError(absl::StrCat(left_out, ": not supported: nobody here can run or read it")),
+      kUnsupportedParameter);
 }
 
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {

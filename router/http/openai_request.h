@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +13,13 @@
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
+
+// What a tool that the target knows as a function is to the client of /v1/responses.
+struct ToolOrigin {
+  std::string name;
+  std::string space;    // The namespace that it stands in; empty: none.
+  bool custom = false;  // It takes a text, not arguments.
+};
 
 // A completion request: the generations to run, and the form of the answer.
 struct CompletionRequest {
@@ -29,7 +38,8 @@ struct CompletionRequest {
   std::optional<uint32_t> logprobs;
   // vLLM's field: log probabilities of the prompt, for this many likely tokens at each position.
   std::optional<uint32_t> prompt_logprobs;
-  OrderedJson echoed;  // Of /v1/responses: fields that the answer repeats.
+  std::map<std::string, ToolOrigin> origins;  // Of tools, by the target's names; plain functions have none.
+  OrderedJson echoed;                         // Of /v1/responses: fields that the answer repeats.
   FieldNames names{HttpApi::kText};
   IgnoredFields ignored;
 
@@ -50,7 +60,13 @@ inline constexpr size_t kMaxPromptsPerCall = 128;
 absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body, bool refuse_unknown);
 absl::StatusOr<CompletionRequest> ReadCompletion(absl::string_view body, bool refuse_unknown);
 
-// The parts that the Responses API has as well.
+// Reads a body with one of the readers, which refuse unknown fields or not. Where these are refused, or with
+// `refuse_left_out`, a request of which a part would be left out is refused as well.
+using ReadRequest = absl::StatusOr<CompletionRequest> (*)(absl::string_view body, bool refuse_unknown);
+absl::StatusOr<CompletionRequest> ReadFor(ReadRequest read, absl::string_view body, bool refuse_unknown,
+                                          bool refuse_left_out);
+
+// The parts that the other APIs have as well.
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling);
 // Stop conditions, except the token limit, which has several names.
 void ReadStopping(JsonFields& fields, v1::StopConditions& stopping);

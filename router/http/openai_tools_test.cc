@@ -103,6 +103,7 @@ TEST_F(OpenAiToolsTest, ChoicesConstrain) {
             R"({"type":"object","properties":{"a":{"type":"integer"}}})");
   Chat(absl::StrCat(kTools, R"(, "tool_choice": "required")"));
   EXPECT_FALSE(Asked().constraint().structural_tags().stop_after_first());
+  EXPECT_TRUE(Asked().constraint().structural_tags().only_tags());
   Chat(absl::StrCat(kTools, R"(, "parallel_tool_calls": false)"));
   tags = Asked().constraint().structural_tags();
   EXPECT_FALSE(tags.at_least_one());
@@ -217,8 +218,9 @@ TEST_F(OpenAiToolsTest, ResponsesKeepNothing) {
        "response_format: expected text.format"},
       {R"("input": "x", "reasoning": {"effort": "some"})", "reasoning.effort: found \"some\""},
       {R"("input": [{"role": "pirate", "content": "x"}])", "input: no role pirate"},
-      {R"("input": "x", "tools": [{"type": "web_search"}])", "tools[0].type: found \"web_search\""},
-      {R"("input": [{"type": "item_reference", "id": "x"}])", "input[0].type: found \"item_reference\""},
+      {R"("input": "x", "tools": [{"name": "f"}])", "tools[0].type: missing"},
+      {R"("input": [{"type": "image_generation_call", "id": "x"}])",
+       "input[0].type: found \"image_generation_call\""},
       {R"("input": [{"type": "function_call", "call_id": "x"}])", "input[0].name: missing"},
       {R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])",
        "input[0].content[0].type: found"},

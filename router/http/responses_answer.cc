@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "router/http/messages_answer.h"
 #include "router/http/openai_answer.h"
 #include "router/http/parsed_choice.h"
 
@@ -12,6 +13,8 @@ std::unique_ptr<AnswerWriter> MakeAnswerWriter(const CompletionRequest& request,
                                                int64_t created) {
   if (request.api == CompletionRequest::Api::kResponses)
     return std::make_unique<ResponsesAnswer>(request, std::move(id), created);
+  if (request.api == CompletionRequest::Api::kMessages)
+    return std::make_unique<MessagesAnswer>(request, std::move(id));
   return std::make_unique<CompletionAnswer>(request, std::move(id), created);
 }
 
@@ -49,10 +52,17 @@ OrderedJson ResponsesAnswer::ItemJson(const Item& item, bool is_done) const {
               {"summary", OrderedJson::array()},
               {"content", std::move(content)}};
     case Kind::kCall:
+    case Kind::kCustomCall:
       break;
   }
-  return {{"id", item.id},           {"type", "function_call"}, {"status", status},
-          {"call_id", item.call_id}, {"name", item.name},       {"arguments", is_done ? item.text : ""}};
+  const bool custom = item.kind == Kind::kCustomCall;
+  OrderedJson call = {{"id", item.id}, {"type", custom ? "custom_tool_call" : "function_call"}};
+  if (!custom) call["status"] = status;
+  call["call_id"] = item.call_id;
+  call["name"] = item.tool.name;
+  if (!item.tool.space.empty()) call["namespace"] = item.tool.space;
+  call[custom ? "input" : "arguments"] = is_done ? item.text : "";
+  return call;
 }
 
 OrderedJson ResponsesAnswer::Response(const char* status) const {
@@ -105,13 +115,15 @@ void ResponsesAnswer::BeginItem(Item item, std::string& out) {
   const Item& begun = items_.back();
   out += Event("response.output_item.added",
                {{"output_index", items_.size() - 1}, {"item", ItemJson(begun, /*is_done=*/false)}}, false);
-  if (begun.kind != Kind::kCall)
+  if (begun.kind == Kind::kMessage || begun.kind == Kind::kReasoning)
     out += Event("response.content_part.added", {{"content_index", 0}, {"part", PartJson(begun, "")}});
 }
 
 void ResponsesAnswer::EndItem(std::string& out) {
-  if (!std::exchange(in_item_, false)) return;
-  const Item& item = items_.back();
+  if (!in_item_) return;
+  Item& item = items_.back();
+  if (item.kind == Kind::kCustomCall) AddText(item.input.Finish(), out);
+  in_item_ = false;
   switch (item.kind) {
     case Kind::kMessage:
       out += Event("response.output_text.done",
@@ -121,35 +133,57 @@ void ResponsesAnswer::EndItem(std::string& out) {
       out += Event("response.reasoning_text.done", {{"content_index", 0}, {"text", item.text}});
       break;
     case Kind::kCall:
-      out += Event("response.function_call_arguments.done", {{"name", item.name}, {"arguments", item.text}});
+      out += Event("response.function_call_arguments.done",
+                   {{"name", item.tool.name}, {"arguments", item.text}});
+      break;
+    case Kind::kCustomCall:
+      out += Event("response.custom_tool_call_input.done", {{"input", item.text}});
       break;
   }
-  if (item.kind != Kind::kCall)
+  if (item.kind == Kind::kMessage || item.kind == Kind::kReasoning)
     out += Event("response.content_part.done", {{"content_index", 0}, {"part", PartJson(item, item.text)}});
   out += Event("response.output_item.done",
                {{"output_index", items_.size() - 1}, {"item", ItemJson(item, /*is_done=*/true)}}, false);
 }
 
 void ResponsesAnswer::OnDelta(const v1::OutputDelta& delta, std::string& out) {
-  const Kind kind = delta.has_tool_call()   ? Kind::kCall
-                    : delta.has_reasoning() ? Kind::kReasoning
-                                            : Kind::kMessage;
   const v1::ToolCallDelta& call = delta.tool_call();
+  const auto found = request_.origins.find(call.name());
+  Kind kind = delta.has_reasoning() ? Kind::kReasoning : Kind::kMessage;
+  if (delta.has_tool_call()) {
+    // What goes on with a call has no name.
+    const bool goes_on = call.name().empty() && in_item_;
+    const bool custom = found != request_.origins.end() && found->second.custom;
+    kind = goes_on ? items_.back().kind : custom ? Kind::kCustomCall : Kind::kCall;
+  }
   if (!in_item_ || items_.back().kind != kind || !call.name().empty()) {
-    const char* const prefix = kind == Kind::kCall ? "fc_" : kind == Kind::kReasoning ? "rs_" : "msg_";
+    static constexpr const char* kPrefixes[] = {"msg_", "rs_", "fc_", "ctc_"};
     BeginItem({.kind = kind,
-               .id = absl::StrCat(prefix, id_, "-", items_.size()),
+               .id = absl::StrCat(kPrefixes[static_cast<size_t>(kind)], id_, "-", items_.size()),
                .text = {},
                .call_id = call.id(),
-               .name = call.name()},
+               .tool = found == request_.origins.end() ? ToolOrigin{.name = call.name(), .space = {}}
+                                                       : found->second,
+               .input = {}},
               out);
   }
-  const std::string& text = kind == Kind::kCall        ? call.arguments()
-                            : kind == Kind::kReasoning ? delta.reasoning()
-                                                       : delta.content();
-  if (text.empty()) return;
-  items_.back().text += text;
   switch (kind) {
+    case Kind::kMessage:
+      return AddText(delta.content(), out);
+    case Kind::kReasoning:
+      return AddText(delta.reasoning(), out);
+    case Kind::kCall:
+      return AddText(call.arguments(), out);
+    case Kind::kCustomCall:
+      return AddText(items_.back().input.Push(call.arguments()), out);
+  }
+}
+
+void ResponsesAnswer::AddText(const std::string& text, std::string& out) {
+  if (text.empty()) return;
+  Item& item = items_.back();
+  item.text += text;
+  switch (item.kind) {
     case Kind::kMessage:
       out += Event("response.output_text.delta",
                    {{"content_index", 0}, {"delta", text}, {"logprobs", OrderedJson::array()}});
@@ -159,6 +193,9 @@ void ResponsesAnswer::OnDelta(const v1::OutputDelta& delta, std::string& out) {
       return;
     case Kind::kCall:
       out += Event("response.function_call_arguments.delta", {{"delta", text}});
+      return;
+    case Kind::kCustomCall:
+      out += Event("response.custom_tool_call_input.delta", {{"delta", text}});
       return;
   }
 }

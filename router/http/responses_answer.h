@@ -4,7 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "router/http/answer_writer.h"
+#include "router/http/field_names.h"
+#include "router/http/http_message.h"
+#include "router/http/openai_answer.h"
+#include "router/http/openai_request.h"
+#include "router/http/responses_tools.h"
 
 namespace tandem::router {
 
@@ -22,18 +28,23 @@ class ResponsesAnswer final : public AnswerWriter {
   std::string Ending() override;
   std::string Failure(const absl::Status& status) override;
   OrderedJson Whole() override;
+  HttpAnswer Refusal(const absl::Status& status, const FieldNames& names) override {
+    return ErrorAnswer(status, &names);
+  }
 
  private:
-  enum class Kind { kMessage, kReasoning, kCall };
+  enum class Kind : uint8_t { kMessage, kReasoning, kCall, kCustomCall };
   struct Item {
     Kind kind;
     std::string id;
-    std::string text;  // Of a call: its arguments.
+    std::string text;  // Of a call: its arguments, or the text that it takes.
     std::string call_id;
-    std::string name;
+    ToolOrigin tool;    // Of a call: its name is the client's.
+    CustomInput input;  // Of a call that takes a text.
   };
 
   void OnDelta(const v1::OutputDelta& delta, std::string& out);
+  void AddText(const std::string& text, std::string& out);
   // Ends the current item, if there is one, and starts another.
   void BeginItem(Item item, std::string& out);
   void EndItem(std::string& out);

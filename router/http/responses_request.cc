@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "router/http/openai_constraint.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_messages.h"
+#include "router/http/responses_tools.h"
 #include "router/serving/request.h"
 
 namespace tandem::router {
@@ -24,8 +26,9 @@ constexpr int64_t kMostOutputTokens = std::numeric_limits<int32_t>::max();
 // they stand beside.
 class InputReader {
  public:
-  InputReader(v1::ChatPrompt& chat, const JsonFields& outer, FieldNames& names)
-      : chat_(chat), outer_(outer), names_(names) {}
+  // `outer`: the fields of the body.
+  InputReader(CompletionRequest& completion, const JsonFields& outer, v1::ChatPrompt& chat)
+      : completion_(completion), outer_(outer), chat_(chat) {}
 
   absl::Status Read(const Json& input) {
     if (input.is_string()) {
@@ -42,11 +45,18 @@ class InputReader {
       return absl::InvalidArgumentError(
           absl::StrCat("input: ", input.size(), " items, expected at most ", kMaxChatMessages));
     }
+    for (const Json& item : input) {
+      if (item.is_object() && item.contains("id") && item["id"].is_string() &&
+          item.value("type", Json()) != "item_reference") {
+        ids_.insert(item["id"].get<std::string>());
+      }
+    }
     for (size_t i = 0; i < input.size(); ++i) {
       const int before = chat_.messages_size();
-      const std::string place = absl::StrCat("input[", i, "]");
-      TANDEM_RETURN_IF_ERROR(ReadItem(input[i], place + "."));
-      if (chat_.messages_size() > before) names_.Set(absl::StrCat("chat.messages[", before, "]"), place);
+      place_ = absl::StrCat("input[", i, "]");
+      TANDEM_RETURN_IF_ERROR(ReadItem(input[i], place_ + "."));
+      if (chat_.messages_size() > before)
+        completion_.names.Set(absl::StrCat("chat.messages[", before, "]"), place_);
     }
     return absl::OkStatus();
   }
@@ -65,36 +75,66 @@ class InputReader {
   absl::Status ReadItem(const Json& json, const std::string& path) {
     JsonFields item(json, outer_, path);
     const std::string type = item.Text("type").value_or("message");
-    item.Ignore("id");
+    const std::string id = item.Text("id").value_or("");
     item.Ignore("status");
     if (type == "message") {
       ReadMessage(item, path);
-    } else if (type == "function_call") {
-      v1::ToolCall& call = *Assistant().add_tool_calls();
-      call.set_id(item.Text("call_id").value_or(""));
-      call.set_name(item.Text("name").value_or(""));
-      call.set_arguments(item.Text("arguments").value_or(""));
-      if (call.name().empty()) item.Missing("name");
-    } else if (type == "function_call_output") {
+    } else if (type == "function_call" || type == "custom_tool_call") {
+      ReadCall(item, type == "custom_tool_call");
+    } else if (type == "local_shell_call") {
+      ReadShellCall(item);
+    } else if (type == "function_call_output" || type == "custom_tool_call_output" ||
+               type == "local_shell_call_output") {
       in_turn_ = false;
       v1::ChatMessage& message = *chat_.add_messages();
       message.set_role("tool");
-      message.set_tool_call_id(item.Text("call_id").value_or(""));
+      message.set_tool_call_id(item.Text("call_id").value_or(id));
+      for (const char* name : {"name", "namespace"}) item.Ignore(name);
       SetContent(item, "output", path, message);
     } else if (type == "reasoning") {
       item.Ignore("summary");
       item.Ignore("encrypted_content");
       ReadReasoning(item, path);
+    } else if (type == "item_reference") {
+      // What it refers to stands in the request as well, or nowhere.
+      if (!ids_.contains(id)) completion_.ignored.LeaveOut(place_);
+    } else if (type == "compaction" || type == "compaction_summary" || type == "context_compaction" ||
+               type == "compaction_trigger") {
+      // Only who has written it can read it.
+      for (const char* name : {"encrypted_content", "created_by"}) item.Ignore(name);
+      completion_.ignored.LeaveOut(place_);
     } else {
       item.Fail("type",
                 absl::StrCat("found \"", PrintableText(type),
-                             "\", expected message, function_call, function_call_output or reasoning"));
+                             "\", expected message, reasoning, item_reference, compaction, or a call of a "
+                             "function, a custom tool or local_shell, or the output of one"));
     }
     return item.Finish();
   }
 
   static bool HasContent(const v1::ChatMessage& message) {
     return message.has_content() || !message.content_parts().empty();
+  }
+
+  // A call in the namespace of its tool, and with a text in place of arguments.
+  void ReadCall(JsonFields& item, bool custom) {
+    v1::ToolCall& call = *Assistant().add_tool_calls();
+    call.set_id(item.Text("call_id").value_or(""));
+    const std::string name = item.Text("name").value_or("");
+    if (name.empty()) item.Missing("name");
+    call.set_name(NameInSpace(item.Text("namespace").value_or(""), name));
+    call.set_arguments(custom ? ArgumentsOfInput(item.Text("input").value_or(""))
+                              : item.Text("arguments").value_or(""));
+    for (const char* ignored : {"async", "caller"}) item.Ignore(ignored);
+  }
+
+  void ReadShellCall(JsonFields& item) {
+    v1::ToolCall& call = *Assistant().add_tool_calls();
+    call.set_id(item.Text("call_id").value_or(""));
+    call.set_name("local_shell");
+    const Json* const action = item.Find("action");
+    if (action == nullptr) return item.Missing("action");
+    call.set_arguments(action->dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
   }
 
   void SetContent(JsonFields& item, const char* name, const std::string& path, v1::ChatMessage& message) {
@@ -131,10 +171,12 @@ class InputReader {
     }
   }
 
-  v1::ChatPrompt& chat_;
+  CompletionRequest& completion_;
   const JsonFields& outer_;
-  FieldNames& names_;
-  bool in_turn_ = false;  // The last message is the assistant's, and more may belong to it.
+  v1::ChatPrompt& chat_;
+  std::set<std::string> ids_;  // Of the items that stand in the request.
+  std::string place_;          // Of the item that is read.
+  bool in_turn_ = false;       // The last message is the assistant's, and more may belong to it.
 };
 
 // `text`: the form of the output.
@@ -213,11 +255,11 @@ absl::StatusOr<CompletionRequest> ReadResponse(absl::string_view body, bool refu
     completion.names.Set("chat.messages[0]", "instructions");
   }
   if (const Json* const input = fields.Find("input")) {
-    fields.Update(InputReader(chat, fields, completion.names).Read(*input));
+    fields.Update(InputReader(completion, fields, chat).Read(*input));
   } else {
     fields.Missing("input");
   }
-  ReadToolFields(body, fields, completion.names, chat);
+  ReadResponsesTools(body, fields, completion, chat);
   chat.set_parse_output(true);
   OrderedJson variables = ReadTemplateVariables(body, fields);
   ReadReasoning(fields, variables);

@@ -83,10 +83,14 @@ std::string SchemaOfArguments(const v1::Tool& tool) {
   return text;
 }
 
+bool IsStrict(const v1::Tool& tool) {
+  return tool.strict() || tool.has_input();
+}
+
 // Calls are held to something although the target calls by itself.
 bool HoldsCalls(const v1::ChatPrompt& chat) {
   return chat.tool_choice().single_call() || std::any_of(chat.tools().begin(), chat.tools().end(),
-                                                         [](const v1::Tool& tool) { return tool.strict(); });
+                                                         [](const v1::Tool& tool) { return IsStrict(tool); });
 }
 
 }  // namespace
@@ -112,9 +116,9 @@ absl::Status ValidateTools(const v1::ChatPrompt& chat, bool constrained) {
     }
     if (!names.insert(tool.name()).second)
       return InvalidTool("chat.tools[", i, "].name: ", ShownName(tool.name()), " a second time");
-    if (tool.strict() && constrained && OffersTools(chat)) {
-      return InvalidTool("chat.tools[", i,
-                         "].strict: constrains the output, as constraint does; expected one of them");
+    if (IsStrict(tool) && constrained && OffersTools(chat)) {
+      return InvalidTool("chat.tools[", i, tool.has_input() ? "].input" : "].strict",
+                         ": constrains the output, as constraint does; expected one of them");
     }
   }
   if (constrained && OffersTools(chat) && chat.tool_choice().single_call())
@@ -145,12 +149,21 @@ absl::StatusOr<std::optional<v1::Constraint>> ConstraintOfTools(const v1::ChatPr
     v1::StructuralTag& tag = *tags.add_tags();
     tag.set_begin(frame.begin);
     tag.set_end(frame.end);
+    if (tool.has_input()) {
+      tag.set_begin(absl::StrCat(frame.begin, R"({"input": )"));
+      *tag.mutable_content()->mutable_json_string() = tool.input();
+      tag.set_end(absl::StrCat("}", frame.end));
+      continue;
+    }
     const bool held = forced || tool.strict();
     tag.mutable_content()->mutable_json_schema()->set_schema(held ? SchemaOfArguments(tool) : kAnyObject);
   }
   tags.set_at_least_one(forced);
-  // A function that was named is called once.
-  tags.set_stop_after_first(chat.tool_choice().single_call() || !chat.tool_choice().name().empty());
+  // A function that was named is called once. A forced call without a mark is the only one of its output.
+  const bool single = chat.tool_choice().single_call() || !chat.tool_choice().name().empty() ||
+                      (forced && model.output_format.calls == CallSyntax::kJson);
+  tags.set_stop_after_first(single);
+  tags.set_only_tags(forced && !single);
   return constraint;
 }
 
@@ -166,7 +179,7 @@ absl::Status ToolError(const v1::ChatPrompt& chat, const absl::Status& status) {
     for (int i = 0; i < chat.tools_size(); ++i) {
       const std::string& named = chat.tool_choice().name();
       if (named.empty() ? static_cast<size_t>(i) == index : chat.tools(i).name() == named)
-        return InvalidTool("chat.tools[", i, "].parameters", rest);
+        return InvalidTool("chat.tools[", i, chat.tools(i).has_input() ? "].input" : "].parameters", rest);
     }
   }
   absl::string_view message = status.message();

@@ -104,12 +104,26 @@ TEST(ToolChoiceTest, HoldsForcedCallsToTheirSchemas) {
   EXPECT_EQ(tags.tags(0).content().json_schema().schema(), R"({"type":"object"})");
   EXPECT_TRUE(tags.at_least_one());
   EXPECT_FALSE(tags.stop_after_first());
+  EXPECT_TRUE(tags.only_tags()) << "it ends after the calls";
 
   chat.mutable_tool_choice()->set_name("g");
   tags = (**ConstraintOfTools(chat, ModelOf("llama"))).structural_tags();
   ASSERT_EQ(tags.tags_size(), 1);
   EXPECT_EQ(tags.tags(0).begin(), R"({"name": "g", "parameters": )");
   EXPECT_TRUE(tags.stop_after_first());
+  EXPECT_FALSE(tags.only_tags());
+
+  // What follows a call that nothing marks is content: another call could not be told from it.
+  chat.mutable_tool_choice()->clear_name();
+  tags = (**ConstraintOfTools(chat, ModelOf("json"))).structural_tags();
+  EXPECT_EQ(tags.tags_size(), 2);
+  EXPECT_TRUE(tags.stop_after_first());
+  EXPECT_FALSE(tags.only_tags());
+
+  chat.mutable_tool_choice()->set_single_call(true);
+  tags = (**ConstraintOfTools(chat, ModelOf("hermes"))).structural_tags();
+  EXPECT_TRUE(tags.stop_after_first());
+  EXPECT_FALSE(tags.only_tags());
 }
 
 TEST(ToolChoiceTest, HoldsStrictToolsAlone) {
@@ -120,6 +134,7 @@ TEST(ToolChoiceTest, HoldsStrictToolsAlone) {
   EXPECT_THAT(tags.tags(0).content().json_schema().schema(), HasSubstr("required"));
   EXPECT_THAT(tags.tags(1).content().json_schema().schema(), HasSubstr("additionalProperties"));
   EXPECT_FALSE(tags.at_least_one());
+  EXPECT_FALSE(tags.only_tags());
 
   const v1::StructuralTags marked = (**ConstraintOfTools(chat, ModelOf("mistral-args"))).structural_tags();
   EXPECT_THAT(marked.triggers(), ::testing::ElementsAre("[TOOL_CALLS]"));

@@ -57,35 +57,39 @@ absl::StatusOr<const OrderedJson*> FunctionOf(const OrderedJson& json, const std
 
 }  // namespace
 
+absl::Status ReadTool(const OrderedJson& json, const std::string& path, v1::Tool& tool,
+                      const OnUnknownMember& on_unknown) {
+  std::string inner;
+  TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function, FunctionOf(json, path, &inner));
+  if (function != &json) TANDEM_RETURN_IF_ERROR(CheckMembers(json, path, {"type", "function"}, on_unknown));
+  TANDEM_RETURN_IF_ERROR(CheckMembers(
+      *function, inner, {"type", "function", "name", "description", "parameters", "strict"}, on_unknown));
+  TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, tool.mutable_name()));
+  if (tool.name().empty()) return At(inner + ".name", "missing");
+  TANDEM_RETURN_IF_ERROR(ReadText(*function, "description", inner, tool.mutable_description()));
+  const auto parameters = function->find("parameters");
+  if (parameters != function->end() && !parameters->is_null()) {
+    if (!parameters->is_object()) return At(inner + ".parameters", "expected a JSON schema, an object");
+    tool.set_parameters(parameters->dump());
+  }
+  const auto strict = function->find("strict");
+  if (strict == function->end() || strict->is_null()) return absl::OkStatus();
+  if (!strict->is_boolean()) return At(inner + ".strict", "expected true or false");
+  tool.set_strict(strict->get<bool>());
+  return absl::OkStatus();
+}
+
 absl::Status ReadTools(const OrderedJson& json, absl::string_view path, v1::ChatPrompt& chat,
                        const OnUnknownMember& on_unknown) {
   if (!json.is_array()) return At(path, "expected a list of functions");
   for (size_t i = 0; i < json.size(); ++i) {
-    const std::string place = absl::StrCat(path, "[", i, "]");
-    std::string inner;
-    TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function, FunctionOf(json[i], place, &inner));
-    if (function != &json[i])
-      TANDEM_RETURN_IF_ERROR(CheckMembers(json[i], place, {"type", "function"}, on_unknown));
-    TANDEM_RETURN_IF_ERROR(CheckMembers(
-        *function, inner, {"type", "function", "name", "description", "parameters", "strict"}, on_unknown));
-    v1::Tool& tool = *chat.add_tools();
-    TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, tool.mutable_name()));
-    if (tool.name().empty()) return At(inner + ".name", "missing");
-    TANDEM_RETURN_IF_ERROR(ReadText(*function, "description", inner, tool.mutable_description()));
-    const auto parameters = function->find("parameters");
-    if (parameters != function->end() && !parameters->is_null()) {
-      if (!parameters->is_object()) return At(inner + ".parameters", "expected a JSON schema, an object");
-      tool.set_parameters(parameters->dump());
-    }
-    const auto strict = function->find("strict");
-    if (strict == function->end() || strict->is_null()) continue;
-    if (!strict->is_boolean()) return At(inner + ".strict", "expected true or false");
-    tool.set_strict(strict->get<bool>());
+    TANDEM_RETURN_IF_ERROR(ReadTool(json[i], absl::StrCat(path, "[", i, "]"), *chat.add_tools(), on_unknown));
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadToolChoice(const OrderedJson& json, absl::string_view path, v1::ToolChoice& choice) {
+absl::Status ReadToolChoice(const OrderedJson& json, absl::string_view path, v1::ToolChoice& choice,
+                            const OnUnknownMember& on_unknown) {
   if (json.is_object()) {
     std::string inner;
     TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function, FunctionOf(json, std::string(path), &inner));

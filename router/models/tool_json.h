@@ -19,6 +19,10 @@ using OnUnknownMember = std::function<void(const std::string& place)>;
 absl::Status ReadTools(const nlohmann::ordered_json& json, absl::string_view path, v1::ChatPrompt& chat,
                        const OnUnknownMember& on_unknown = nullptr);
 
+// One of them, to which `path` leads.
+absl::Status ReadTool(const nlohmann::ordered_json& json, const std::string& path, v1::Tool& tool,
+                      const OnUnknownMember& on_unknown = nullptr);
+
 // "none", "auto", "required", or {"type": "function", "function": {"name"}}, or without "function" around it.
 absl::Status ReadToolChoice(const nlohmann::ordered_json& json, absl::string_view path,
                             v1::ToolChoice& choice, const OnUnknownMember& on_unknown = nullptr);

@@ -117,7 +117,11 @@ void GenerateCall::OnRetryTime(int alarm) {
 
 void GenerateCall::KeepTools(const v1::GenerateRequest& request) {
   if (request.has_constraint() || !prepared_.has_constraint()) return;
-  for (const v1::Tool& tool : request.chat().tools()) tools_.add_tools()->set_name(tool.name());
+  for (const v1::Tool& tool : request.chat().tools()) {
+    v1::Tool& kept = *tools_.add_tools();
+    kept.set_name(tool.name());
+    if (tool.has_input()) kept.mutable_input();
+  }
   *tools_.mutable_tool_choice() = request.chat().tool_choice();
 }
 

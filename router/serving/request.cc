@@ -245,7 +245,9 @@ absl::Status TooLong(absl::string_view field, absl::string_view length, size_t m
 void Truncate(const v1::GenerateRequest& request, const ServedModel& model, size_t num_added,
               TokenIds& tokens) {
   if (!request.has_truncate_prompt_tokens()) return;
-  const int64_t limit = request.stopping().has_max_tokens() ? request.stopping().max_tokens() : 1;
+  // An output that takes the room that there is needs that of one token.
+  const bool limited = request.stopping().has_max_tokens() && !request.stopping().fit_max_tokens();
+  const int64_t limit = limited ? request.stopping().max_tokens() : 1;
   const int64_t kept = request.truncate_prompt_tokens() > 0
                            ? request.truncate_prompt_tokens()
                            : std::max<int64_t>(model.context_length - limit, 1);
@@ -442,6 +444,11 @@ absl::StatusOr<v1::VerifierGenerateRequest> PrepareRequest(const v1::GenerateReq
   if (request.has_constraint()) *prepared.mutable_constraint() = request.constraint();
   if (request.has_chat()) TANDEM_RETURN_IF_ERROR(PrepareChat(request.chat(), model, prepared));
   TANDEM_ASSIGN_OR_RETURN(*prepared.mutable_prompt(), PromptTokens(request, model, tokenized));
+  v1::StopConditions& stopping = *prepared.mutable_stopping();
+  const auto room = static_cast<uint32_t>(model.context_length - prepared.prompt().ids_size());
+  // Without a number, as many as fit.
+  if (stopping.fit_max_tokens() && stopping.max_tokens() > room) stopping.clear_max_tokens();
+  stopping.clear_fit_max_tokens();
   TANDEM_RETURN_IF_ERROR(
       ValidateTokens("resume.emitted.ids", request.resume().emitted().ids(), model.vocab_size));
   if (request.resume().emitted().ids_size() > model.context_length - prepared.prompt().ids_size()) {

@@ -311,6 +311,21 @@ TEST(RequestTest, APredictionBecomesTokensWithoutABeginOfText) {
   EXPECT_FALSE(prepared->has_prediction());
 }
 
+TEST(RequestTest, ALimitMayBeTheRoomThatThereIs) {
+  // The model's context is 32 tokens, of which the prompt has 3.
+  for (const auto& [most, prepared_most] :
+       std::vector<std::pair<uint32_t, uint32_t>>{{29, 29}, {30, 0}, {4'000'000'000u, 0}}) {
+    v1::GenerateRequest request = ParseRequest(R"pb(token_ids { ids: 5 ids: 6 ids: 7 }
+                                                    stopping { fit_max_tokens: true })pb");
+    request.mutable_stopping()->set_max_tokens(most);
+    const auto prepared = Process(request, testing::LetterModel());
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    EXPECT_EQ(prepared->stopping().has_max_tokens(), prepared_most > 0) << most;
+    EXPECT_EQ(prepared->stopping().max_tokens(), prepared_most);
+    EXPECT_FALSE(prepared->stopping().fit_max_tokens());
+  }
+}
+
 // Whoever has some of the output has been told of the prompt.
 TEST(RequestTest, AResumedRequestDoesNotAskForThePromptAgain) {
   const auto prepared = Process(ParseRequest(R"pb(text: "a"

@@ -85,7 +85,8 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
                                                       v1::TokenizeResponse* response) {
   return AnswerOnWorker(router_, context, request->ByteSizeLong(),
                         [this, request, response](const RoutingSnapshot& routing, size_t tenant) {
-                          return router::Tokenize(router_, routing, tenant, *request, *response);
+                          return router::Tokenize(router_, routing, routing.table().tenants[tenant], *request,
+                                                  *response);
                         });
 }
 

@@ -1,6 +1,9 @@
 #include "router/serving/token_calls.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -10,9 +13,8 @@
 
 namespace tandem::router {
 
-absl::Status Tokenize(Router& router, const RoutingSnapshot& routing, size_t tenant_index,
+absl::Status Tokenize(Router& router, const RoutingSnapshot& routing, const Tenant& tenant,
                       const v1::TokenizeRequest& request, v1::TokenizeResponse& response) {
-  const Tenant& tenant = routing.table().tenants[tenant_index];
   TANDEM_ASSIGN_OR_RETURN(const size_t index, SelectModel(routing.table(), tenant, request.model()));
   const ServedModel& model = router.model(index);
   v1::GenerateRequest prompt;
@@ -32,7 +34,7 @@ absl::Status Tokenize(Router& router, const RoutingSnapshot& routing, size_t ten
   }
   router.admission().Charge(tenant, tokens->size());
   response.mutable_tokens()->mutable_ids()->Add(tokens->begin(), tokens->end());
-  response.set_context_length(static_cast<uint32_t>(model.context_length));
+  response.set_context_length(ContextLength(router, index));
   return absl::OkStatus();
 }
 
@@ -84,13 +86,19 @@ void TakeAdapterForModel(Router& router, const RoutingTable& table, const Tenant
   }
 }
 
+uint32_t ContextLength(Router& router, size_t model) {
+  const auto context = static_cast<uint32_t>(std::max(router.model(model).context_length, 0));
+  const std::optional<uint64_t> most = router.verifiers().MostTokens(model);
+  return most.has_value() ? static_cast<uint32_t>(std::min<uint64_t>(*most, context)) : context;
+}
+
 v1::ModelInfo DescribeModel(Router& router, const Tenant& tenant, size_t index) {
   const ServedModel& model = router.model(index);
   v1::ModelInfo described;
   described.set_name(model.name);
   described.set_vocabulary_fingerprint(model.vocabulary_fingerprint);
   described.set_vocabulary_size(static_cast<uint32_t>(model.vocab_size));
-  described.set_context_length(static_cast<uint32_t>(model.context_length));
+  described.set_context_length(ContextLength(router, index));
   described.set_architecture(model.architecture);
   for (const v1::AdapterInfo& adapter : router.verifiers().Adapters(index)) {
     if (MayUseAdapter(tenant, adapter.name())) *described.add_adapters() = adapter;

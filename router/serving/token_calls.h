@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "router/serving/router.h"
@@ -14,12 +15,16 @@ namespace tandem::router {
 // Most tokens of one Detokenize: as many as fit into a message.
 inline constexpr size_t kMaxDetokenized = size_t{1} << 20;
 
-absl::Status Tokenize(Router& router, const RoutingSnapshot& routing, size_t tenant,
+absl::Status Tokenize(Router& router, const RoutingSnapshot& routing, const Tenant& tenant,
                       const v1::TokenizeRequest& request, v1::TokenizeResponse& response);
 absl::Status Detokenize(Router& router, const RoutingSnapshot& routing, size_t tenant,
                         const v1::DetokenizeRequest& request, v1::DetokenizeResponse& response);
 absl::Status ListModels(Router& router, const RoutingSnapshot& routing, size_t tenant,
                         v1::ListModelsResponse& response);
+
+// Most tokens that a prompt and its output may have together: the model's context, or the room that its
+// verifiers have for keys and values, the smallest of them, if that is less.
+uint32_t ContextLength(Router& router, size_t model);
 
 // Describes a model that the router serves, with the adapters that the tenant may use.
 v1::ModelInfo DescribeModel(Router& router, const Tenant& tenant, size_t model);

@@ -284,6 +284,20 @@ std::vector<v1::AdapterInfo> VerifierPool::Adapters(size_t model_index) const {
   return list;
 }
 
+std::optional<uint64_t> VerifierPool::MostTokens(size_t model_index) const {
+  const Model& model = models_[model_index];
+  std::optional<uint64_t> serving;
+  std::optional<uint64_t> listed;
+  absl::MutexLock lock(model.mutex.get());
+  for (const auto& entry : model.entries) {
+    const std::optional<uint64_t> most = entry->traits.most_tokens;
+    if (!most.has_value() || !model.choice->listed(entry->index)) continue;
+    listed = std::min(*most, listed.value_or(*most));
+    if (model.choice->serving(entry->index)) serving = std::min(*most, serving.value_or(*most));
+  }
+  return serving.has_value() ? serving : listed;
+}
+
 uint64_t VerifierPool::FingerprintOf(size_t model, const std::string& adapter) const {
   for (const v1::AdapterInfo& held : Adapters(model)) {
     if (held.name() == adapter) return held.fingerprint();

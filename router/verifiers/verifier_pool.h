@@ -169,6 +169,9 @@ class VerifierPool {
 
   // Adapters that listed verifiers of the model hold, by name. If adapters of one name differ, one of them.
   std::vector<v1::AdapterInfo> Adapters(size_t model) const;
+  // Most tokens, prompt and output together, that every verifier of the model takes that serves now, or, if
+  // none does, every one that is listed. nullopt if nothing is known of any.
+  std::optional<uint64_t> MostTokens(size_t model) const;
   // The fingerprint of the adapter that Adapters returns under this name; 0 if there is none.
   uint64_t FingerprintOf(size_t model, const std::string& adapter) const;
 

@@ -13,6 +13,7 @@
 #include "common/rpc/status.h"
 #include "router/drafters/selection.h"
 #include "router/serving/readiness_watch.h"
+#include "router/serving/token_calls.h"
 #include "router/serving/worker_call.h"
 #include "router/tenants/authentication.h"
 
@@ -76,7 +77,7 @@ grpc::ServerUnaryReactor* VllmService::GetModelInfo(grpc::CallbackServerContext*
         response->set_model_path(model.name);
         response->set_served_model_name(model.name);
         response->set_is_generation(true);
-        response->set_max_context_length(static_cast<uint32_t>(model.context_length));
+        response->set_max_context_length(ContextLength(router_, index));
         response->set_vocab_size(static_cast<uint32_t>(model.vocab_size));
         response->add_architectures(model.architecture);
         return absl::OkStatus();

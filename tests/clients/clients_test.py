@@ -1,4 +1,5 @@
-"""Clients that people have already, against a router: OpenAI's in a crowd, LiteLLM, LangChain, and the command `llm`.
+"""Clients that people have already, against a router: OpenAI's in a crowd, Anthropic's, LiteLLM, LangChain, and the command
+`llm`; the recipes of docs/reference/http.md as they stand there.
 Answers are gRPC's, and have OpenAI's shape.
 
 Their packages are large: tests/run.sh --clients installs them (tests/clients/requirements.txt) and runs this.
@@ -8,6 +9,7 @@ import asyncio
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -16,12 +18,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 os.environ["no_proxy"] = "127.0.0.1"
 
+import anthropic  # noqa: E402 pylint: disable=wrong-import-position
 import litellm  # noqa: E402 pylint: disable=wrong-import-position
 import openai  # noqa: E402 pylint: disable=wrong-import-position
 from http_stack import HttpStackTest  # noqa: E402 pylint: disable=wrong-import-position
 from langchain_core.messages import HumanMessage, SystemMessage  # noqa: E402 pylint: disable=wrong-import-position
 from langchain_openai import ChatOpenAI, OpenAI  # noqa: E402 pylint: disable=wrong-import-position
 from processes import PATIENCE_SECONDS, TARGET, request_for  # noqa: E402 pylint: disable=wrong-import-position
+from recipes import HTTP_PAGE, recipe  # noqa: E402 pylint: disable=wrong-import-position
 
 PROMPT = "Tell me a story."
 SEED = 11
@@ -29,6 +33,11 @@ TOKENS = 32
 CROWD = 40
 OPENAI_CROWD = 200
 CITIES = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
+LARK = r'''
+start: "*** Begin" LF line~1..2 "*** End"
+line: "+" /[ab"\\]{1,4}/ LF
+%import common.LF
+'''
 CITIES = {"title": "weather", "description": "The weather of a city.", **CITIES, "additionalProperties": False}
 
 
@@ -124,20 +133,114 @@ class ClientsTest(HttpStackTest):
         request.sampling.top_p = 1.0  # What this class sends where nothing is said.
         self.assertEqual(plain, self.undrafted(request)[1])
 
+    def run_recipe(self, *command):
+        """What a command prints, run as docs/reference/http.md says against the router of this test."""
+        urls = {"OPENAI_BASE_URL": self.url, "ANTHROPIC_BASE_URL": self.root}
+        keys = {"OPENAI_API_KEY": "secret", "ANTHROPIC_API_KEY": "secret", "LLM_USER_PATH": str(self.folder)}
+        run = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+            env={**os.environ, **urls, **keys},
+        )  # fmt: skip
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return run.stdout
+
     def test_llm(self):
-        model = {"model_id": "tandem", "model_name": TARGET, "api_base": self.url, "api_key_name": "tandem"}
-        # Every JSON document is a YAML document.
-        (self.folder / "extra-openai-models.yaml").write_text(json.dumps([model]))
-        (self.folder / "keys.json").write_text(json.dumps({"tandem": "secret"}))
+        settings = recipe(HTTP_PAGE, "yaml", "model_id").replace("http://127.0.0.1:7080/v1", self.url)
+        (self.folder / "extra-openai-models.yaml").write_text(settings)
+        program, *command = shlex.split(recipe(HTTP_PAGE, "bash", "llm -m"))
+        self.assertEqual(program, "llm")
+        command[command.index("quickstart")] = "secret"
+        self.assertTrue(self.run_recipe(sys.executable, "-m", "llm", *command).strip())
         options = ("-o", "seed", SEED, "-o", "temperature", 0.8, "-o", "max_tokens", TOKENS)
-        environment = {**os.environ, "LLM_USER_PATH": str(self.folder)}
         for stream in ((), ("--no-stream",)):
-            run = subprocess.run(
-                [sys.executable, "-m", "llm", "-m", "tandem", *map(str, options), *stream, PROMPT],
-                capture_output=True, text=True, env=environment, check=False, timeout=PATIENCE_SECONDS,
-            )  # fmt: skip
-            self.assertEqual(run.returncode, 0, run.stderr)
-            self.assertEqual(run.stdout.removesuffix("\n"), self.chat)
+            told = self.run_recipe(sys.executable, "-m", "llm", *command, *options, *stream)
+            self.assertEqual(told.removesuffix("\n"), self.chat)
+
+    def test_recipes_in_python(self):
+        for words in (("litellm", "langchain"), ("anthropic",)):
+            with self.subTest(words=words):
+                self.assertTrue(self.run_recipe(sys.executable, "-c", recipe(HTTP_PAGE, "python", *words)).strip())
+
+    def test_anthropic(self):
+        with anthropic.Anthropic(
+            base_url=self.root, api_key="secret", max_retries=0, timeout=PATIENCE_SECONDS
+        ) as client:
+            self.check_anthropic(client)
+
+    def check_anthropic(self, client):
+        # The demo model has one system message, and none where none is sent.
+        fields = {"model": TARGET, "max_tokens": TOKENS, "messages": [{"role": "user", "content": PROMPT}]}
+        sampling = {"temperature": 0.8, "extra_body": {"seed": SEED}}
+        whole = client.messages.create(**fields, **sampling)
+        self.assertEqual([(block.type, block.text) for block in whole.content], [("text", self.chat)])
+        self.assertIn(whole.stop_reason, ("end_turn", "max_tokens"))
+        prompt = whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+        del fields["max_tokens"]
+        self.assertEqual(client.messages.count_tokens(**fields).input_tokens, prompt)
+        fields["max_tokens"] = TOKENS
+        with client.messages.stream(**fields, **sampling) as stream:
+            self.assertEqual("".join(stream.text_stream), self.chat)
+            final = stream.get_final_message()
+        self.assertEqual(final.stop_reason, whole.stop_reason)
+        self.assertEqual(final.usage.output_tokens, whole.usage.output_tokens)
+        # More tokens than the model's context has: as many as fit.
+        more = {**fields, "max_tokens": 10**6}
+        told = client.messages.create(**more, **sampling, system="Be kind.", stop_sequences=["e"])
+        self.assertEqual((told.stop_reason, told.stop_sequence), ("stop_sequence", "e"))
+        self.assertNotIn("e", "".join(block.text for block in told.content))
+
+        tool = {"name": "weather", "description": "Tells it.", "input_schema": CITIES}
+        fields |= {"tools": [tool], "max_tokens": 200}
+        for choice in ({"type": "any"}, {"type": "tool", "name": "weather"}):
+            called = client.messages.create(**fields, **sampling, tool_choice=choice)
+            self.assertEqual(called.stop_reason, "tool_use")
+            use = called.content[0]
+            self.assertIn(use.input["city"], ("Oslo", "Rome"))
+            with client.messages.stream(**fields, **sampling, tool_choice=choice) as stream:
+                streamed = stream.get_final_message()
+            self.assertEqual([b.input for b in streamed.content], [b.input for b in called.content])
+            # The next turn.
+            turn = [{"role": "assistant", "content": [b.model_dump(exclude_none=True) for b in called.content]}]
+            results = [{"type": "tool_result", "tool_use_id": b.id, "content": "rain"} for b in called.content]
+            turn.append({"role": "user", "content": [*results, {"type": "text", "text": "And now?"}]})
+            more = {**fields, "messages": fields["messages"] + turn, "tool_choice": {"type": "none"}}
+            self.assertTrue(client.messages.create(**more, **sampling).content)
+
+        with self.assertRaises(anthropic.AuthenticationError):
+            client.with_options(api_key="wrong").messages.create(**fields)
+        with self.assertRaises(anthropic.NotFoundError):
+            client.messages.create(**{**fields, "model": "nobody"})
+        with self.assertRaises(anthropic.BadRequestError) as caught:
+            client.messages.create(**{**fields, "max_tokens": 0})
+        self.assertEqual(caught.exception.body["error"]["type"], "invalid_request_error")
+
+    def test_the_tools_of_agents(self):
+        """A tool that takes a text, held to a grammar, by OpenAI's own client."""
+        patch = {
+            "type": "custom", "name": "apply_patch", "description": "Edits.",
+            "format": {"type": "grammar", "syntax": "lark", "definition": LARK},
+        }  # fmt: skip
+        fields = {
+            "model": TARGET, "input": PROMPT, "tools": [patch, {"type": "web_search"}], "temperature": 1.0,
+            "max_output_tokens": 200, "tool_choice": {"type": "custom", "name": "apply_patch"},
+            "extra_body": {"seed": SEED},
+        }  # fmt: skip
+        client = self.client()
+        raw = client.responses.with_raw_response.create(**fields)
+        self.assertEqual(raw.headers["x-tandem-ignored"], "tools[1]")
+        whole = raw.parse()
+        self.assertEqual(whole.status, "completed")
+        (call,) = whole.output
+        self.assertEqual((call.type, call.name), ("custom_tool_call", "apply_patch"))
+        self.assertRegex(call.input, r'\A\*\*\* Begin\n(\+[ab"\\]{1,4}\n){1,2}\*\*\* End\Z')
+        with client.responses.stream(**fields) as stream:
+            pieces = "".join(e.delta for e in stream if e.type == "response.custom_tool_call_input.delta")
+            final = stream.get_final_response()
+        self.assertEqual((pieces, final.output[0].input), (call.input, call.input))
+        turn = [{"role": "user", "content": PROMPT}, call.model_dump(exclude_none=True)]
+        turn += [{"type": "custom_tool_call_output", "call_id": call.call_id, "output": "Done"}]
+        fields |= {"input": turn, "tool_choice": "none", "max_output_tokens": 16}
+        self.assertTrue(client.responses.create(**fields).id)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import unittest
 
 from http_stack import HttpStackTest
 from openai_schema import check_stream, check_whole
 from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, clean_environment, request_for
+from recipes import HTTP_PAGE, recipe
 
 EXAMPLES = REPOSITORY / "proto" / "examples"
 GO_LIBRARIES = pathlib.Path(os.environ.get("TANDEM_GO_LIBRARIES", "/usr/share/gocode"))
@@ -67,6 +69,18 @@ class ExamplesTest(HttpStackTest):
         )  # fmt: skip
         self.assertEqual(refused.returncode, 22, refused.stdout)
         self.assertIn("invalid_api_key", refused.stdout)
+
+    def for_this_router(self, code):
+        """A recipe of docs/reference/http.md, which names the quickstart's address and token, for this router."""
+        code = code.replace("http://127.0.0.1:7080", self.root).replace("=quickstart\n", "=secret\n")
+        return "\n".join(line for line in code.splitlines() if "quickstart.sh" not in line)
+
+    def test_recipes_of_the_http_page(self):
+        chat = self.call("bash", "-c", self.for_this_router(recipe(HTTP_PAGE, "bash", "chat/completions")))
+        self.assertEqual(check_stream("/v1/chat/completions", chat, complete=True), [])
+        message = json.loads(self.call("bash", "-c", self.for_this_router(recipe(HTTP_PAGE, "bash", "/v1/messages"))))
+        self.assertEqual((message["type"], message["content"][0]["type"]), ("message", "text"))
+        self.assertTrue(self.call(sys.executable, "-c", recipe(HTTP_PAGE, "python", "from openai")).strip())
 
     @unittest.skipUnless(shutil.which("grpcurl"), "no grpcurl on this machine")
     def test_grpcurl(self):

@@ -64,8 +64,30 @@ def check_error(text):
     return [f"error.{name}: {error[name]!r}" for name in wrong]
 
 
+def check_messages(status, text):
+    """What is wrong with an answer of Anthropic's API, as far as its shape goes: tests/clients has its own package."""
+    told = json.loads(text)
+    if status >= 400:
+        error = told.get("error")
+        sound = told.get("type") == "error" and isinstance(error, dict) and error.get("type") and error.get("message")
+        return [] if sound else [f"no error of Anthropic's shape: {text}"]
+    sound = set(told) == {"input_tokens"} or (told.get("type") == "message" and isinstance(told.get("content"), list))
+    return [] if sound else [f"no message: {text}"]
+
+
+def check_messages_stream(events, complete):
+    """The same for the events of a stream."""
+    matches = [re.fullmatch(r"event: (\S+)\ndata: (.*)", event) for event in events]
+    findings = [f"no event: {event!r}" for event, match in zip(events, matches) if match is None]
+    findings += [f"{m[1]}: {m[2]!r}" for m in matches if m is not None and json.loads(m[2]).get("type") != m[1]]
+    ends = matches and matches[-1] is not None and matches[-1][1] in ("message_stop", "error")
+    return findings + ([] if ends or not complete else ["no message_stop"])
+
+
 def check_whole(path, status, text):
     """What is wrong with the body of an answer that is no stream."""
+    if path.startswith("/v1/messages"):
+        return check_messages(status, text)
     if status >= 400:
         return check_error(text)
     if path == "/v1/models":
@@ -81,6 +103,8 @@ def check_stream(path, text, complete):
     """What is wrong with a stream's events; the last one may be missing where the stream was cut."""
     *events, rest = text.replace("\r\n", "\n").split("\n\n")
     findings = [f"the stream ends with {rest!r}"] if complete and rest else []
+    if path.startswith("/v1/messages"):
+        return findings + check_messages_stream(events, complete)
     for number, event in enumerate(events):
         match = re.fullmatch(r"(?:event: (\S+)\n)?data: (.*)", event)
         if match is None:

@@ -150,6 +150,15 @@ class ToolsTest(HttpStackTest):
             jsonschema.validate(json.loads(called.function.arguments), schema)
             seen.add(called.function.name)
         self.assertTrue(seen <= {"get_weather", "stop"})
+        # The target knows no calls, so it would never stop by itself: its output ends after the calls all the same.
+        for seed in range(6):
+            for temperature in (0.0, 1.0):
+                fields = {"seed": seed, "temperature": temperature, "max_completion_tokens": 400}
+                choice = self.ask(tool_choice="required", **fields).choices[0]
+                self.assertEqual(choice.finish_reason, "tool_calls")
+                self.assertIsNone(choice.message.content)
+                plain = self.ask(tool_choice="required", extra_body={"tandem": {"speculation": False}}, **fields)
+                self.assertEqual(plain.choices[0].message.tool_calls, choice.message.tool_calls)
         # The template knows no tools; they are laid out in the system's text.
         without = self.ask(tool_choice="none", max_completion_tokens=1).usage.prompt_tokens
         self.assertGreater(self.ask(tool_choice="auto", max_completion_tokens=1).usage.prompt_tokens, without + 100)

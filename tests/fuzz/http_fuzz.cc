@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <memory>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "router/http/answer_writer.h"
 #include "router/http/http_session.h"
+#include "router/http/messages_request.h"
 #include "router/http/openai_answer.h"
 #include "router/http/openai_request.h"
 #include "router/http/responses_request.h"
@@ -143,11 +145,17 @@ bool BodyRefused(const absl::Status& status) {
 
 bool RunOpenAiBody(absl::string_view input) {
   InputReader reader(input);
-  const uint8_t api = reader.Below(3);
+  static constexpr router::ReadRequest kReaders[] = {&router::ReadChatCompletion, &router::ReadCompletion,
+                                                     &router::ReadResponse, &router::ReadMessagesRequest};
+  const router::ReadRequest read = kReaders[reader.Below(std::size(kReaders))];
   const absl::string_view body = reader.Rest();
-  const absl::StatusOr<router::CompletionRequest> completion = api == 0   ? router::ReadChatCompletion(body)
-                                                               : api == 1 ? router::ReadCompletion(body)
-                                                                          : router::ReadResponse(body);
+  // What is refused where unknown fields are, may have no effect where they are not.
+  if (const auto strict = router::ReadFor(read, body, /*refuse_unknown=*/true, /*refuse_left_out=*/true);
+      !strict.ok()) {
+    BodyRefused(strict.status());
+  }
+  const absl::StatusOr<router::CompletionRequest> completion =
+      router::ReadFor(read, body, /*refuse_unknown=*/false, /*refuse_left_out=*/false);
   if (!completion.ok()) return BodyRefused(completion.status());
   Require(!completion->prompts.empty() &&
               completion->num_choices() <= router::kMaxPromptsPerCall * router::kMaxOutputs,
@@ -194,7 +202,13 @@ std::vector<std::string> OpenAiBodySeeds() {
           "text": "Hi"}]}, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, {"type": "function_call_output",
           "call_id": "c", "output": "1"}], "tools": [{"type": "function", "name": "f", "parameters": {}}], "text": {"format": {"type":
           "json_object"}}, "max_output_tokens": 9, "store": false, "metadata": {"a": "b"}, "reasoning": {"effort": "low"}})",
-      std::string(1, '\2') + R"({"input": "Hi", "stream": true, "temperature": 1})"};
+      std::string(1, '\2') + R"({"input": "Hi", "stream": true, "temperature": 1})",
+      std::string(1, '\3') +
+          R"({"model": "m", "max_tokens": 9, "system": [{"type": "text", "text": "s", "cache_control": {}}], "messages": [{"role":
+          "user", "content": "Hi"}, {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": ""}, {"type":
+          "tool_use", "id": "c", "name": "f", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c",
+          "content": "1"}]}], "tools": [{"name": "f", "input_schema": {"type": "object"}}, {"type": "bash_20250124", "name": "bash"}],
+          "tool_choice": {"type": "any"}, "stop_sequences": ["x"], "thinking": {"type": "enabled", "budget_tokens": 1024}})"};
 }
 
 // Events of a verifier, as clients of every API are told of them.
@@ -203,7 +217,7 @@ bool RunOpenAiAnswer(absl::string_view input) {
   static const router::ServedModel letters = router::testing::LetterModel();
   const uint8_t flags = reader.Byte();
   router::CompletionRequest request;
-  request.api = static_cast<router::CompletionRequest::Api>(flags % 3);
+  request.api = static_cast<router::CompletionRequest::Api>(flags % 4);
   request.prompts.resize(1);
   request.stream = (flags & 4) != 0;
   request.include_usage = (flags & 8) != 0;

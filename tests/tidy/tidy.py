@@ -39,7 +39,7 @@ MESSAGE_INCLUDE = re.compile(
 WIRE_INCLUDE = re.compile(r"^(grpc|grpc\+\+|grpcpp|google/protobuf|google/rpc|opentelemetry|tandem/v\d+)/")
 CONNECTION_BUILDERS = re.compile(r"\bServerBuilder\b|\bgrpc::Create(Custom)?Channel\b|InProcessChannel\(grpc")
 # Another project's protocol: its names are not ours to choose.
-FOREIGN_PROTOS = "proto/opentelemetry/"
+FOREIGN_PROTOS = ("proto/opentelemetry/", "proto/grpc/")
 DATA_FOLDERS = re.compile(r"(^|/)(testdata|golden|demo-models/tandem-[^/]+)/")
 BINARY_SUFFIXES = (".safetensors", ".png", ".model", ".xz", ".gz", ".bin")
 # Written in two parts, so that this file does not find itself.

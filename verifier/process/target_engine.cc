@@ -129,6 +129,12 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const Mode
     return absl::InvalidArgumentError(
         absl::StrCat("--model: ", plan.spec.folder, " holds a draft head, expected a target"));
   }
+  if (plan.kv_tokens < static_cast<uint64_t>(config.max_context)) {
+    LogWarning("requests may not be as long as the model's context: --kv-tokens leaves room for fewer tokens",
+               {{"model", plan.spec.name},
+                {"context_length", absl::StrCat(config.max_context)},
+                {"kv_tokens", absl::StrCat(plan.kv_tokens)}});
+  }
   TANDEM_RETURN_IF_ERROR(ValidateWeightType(*target.model, target.weight_type));
   target.served = {.name = plan.spec.name,
                    .config = config,

@@ -26,6 +26,7 @@ absl::Status Constrain(std::shared_ptr<const CompiledConstraint> constraint, con
                        SessionRequest* session) {
   auto held = std::make_unique<SessionConstraint>(CompiledConstraint::Begin(std::move(constraint)),
                                                   target.tokenizer, target.config.vocab_size);
+  if (session->end_instead.has_value()) held->EndWhereOthersWould(*session->end_instead);
   TANDEM_RETURN_IF_ERROR(held->Replay(session->emitted));
   session->constraint = std::move(held);
   return absl::OkStatus();

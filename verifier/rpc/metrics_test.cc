@@ -121,14 +121,17 @@ TEST(VerifierMetricsTest, TellsOfRequestsUnderVllmsNames) {
     metrics.RecordTokens(&times, at(seconds));
     metrics.RecordStep({.rows = 4, .preemptions = committed == 2 ? 1u : 0u});
   }
-  SessionSummary summary{.prompt_tokens = 40, .cached_prompt_tokens = 16, .output_tokens = 6};
+  SessionSummary summary{
+      .prompt_tokens = 40, .cached_prompt_tokens = 16, .output_tokens = 6, .preemptions = 1};
   metrics.RecordFinished(absl::OkStatus(), summary, times, /*max_tokens=*/6, at(18.5));
   summary.end.reason = OutputEnd::Reason::kStopString;
   metrics.RecordFinished(absl::OkStatus(), summary, times, 100, at(18.5));
-  // Two that never began.
+  // Three that never began.
+  metrics.RecordFinished(absl::ResourceExhaustedError("the queue is full"), {}, {.arrived = at(1.0)}, 5,
+                         at(1.0));
   metrics.RecordFinished(absl::CancelledError(), {}, {.arrived = at(1.0)}, 5, at(5.0));
   metrics.RecordFinished(absl::InternalError("engine"), {}, {.arrived = at(1.0)}, 5, at(5.0));
-  metrics.SetLoad(0, 0, 0, /*kv_tokens_total=*/1600);
+  metrics.SetLoad(0, 3, 0, /*kv_tokens_total=*/1600);
   const std::string text = registry.Expose();
   const std::string labels = "{engine=\"0\",model_name=\"target\"";
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
@@ -146,7 +149,7 @@ TEST(VerifierMetricsTest, TellsOfRequestsUnderVllmsNames) {
            {"time_per_output_token_seconds_sum", "5"},
            {"request_time_per_output_token_seconds_sum", "2"},
            {"e2e_request_latency_seconds_sum", "25"},
-           {"e2e_request_latency_seconds_count", "4"},
+           {"e2e_request_latency_seconds_count", "5"},
            {"request_queue_time_seconds_sum", "10"},
            {"request_prefill_time_seconds_sum", "4"},
            {"request_decode_time_seconds_sum", "10"},
@@ -154,14 +157,32 @@ TEST(VerifierMetricsTest, TellsOfRequestsUnderVllmsNames) {
            {"request_prompt_tokens_sum", "80"},
            {"request_generation_tokens_sum", "12"},
            {"request_max_num_generation_tokens_sum", "12"},
-           {"request_params_max_tokens_sum", "116"},
+           {"request_params_max_tokens_sum", "121"},
+           {"request_params_n_sum", "5"},
+           {"request_params_n_count", "5"},
+           {"prompt_tokens_cached_total", "32"},
+           {"request_prefill_kv_computed_tokens_sum", "48"},
+           {"request_prefill_kv_computed_tokens_count", "2"},
+           {"request_num_preemptions_sum", "2"},
+           {"request_num_preemptions_count", "5"},
        }) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:", name, labels, "} ", value, "\n")));
   }
-  for (const char* const reason : {"length", "stop", "abort", "error"}) {
+  for (const auto& [reason, count] :
+       std::vector<std::pair<std::string, int>>{{"length", 1}, {"stop", 1}, {"abort", 1}, {"error", 2}}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:request_success_total{engine=\"0\",finished_reason=\"",
-                                             reason, "\",model_name=\"target\"} 1\n")));
+                                             reason, "\",model_name=\"target\"} ", count, "\n")));
   }
+  for (const auto& [name, label, value] : std::vector<std::tuple<std::string, std::string, int>>{
+           {"prompt_tokens_by_source_total", "source=\"local_compute\"", 48},
+           {"prompt_tokens_by_source_total", "source=\"local_cache_hit\"", 32},
+           {"prompt_tokens_by_source_total", "source=\"external_kv_transfer\"", 0},
+           {"num_requests_waiting_by_reason", "reason=\"capacity\"", 3},
+           {"num_requests_waiting_by_reason", "reason=\"deferred\"", 0}}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("vllm:", name, labels, ",", label, "} ", value, "\n")));
+  }
+  EXPECT_THAT(text, HasSubstr("vllm:admission_rejections_total{model_name=\"target\",reason=\""
+                              "max_num_queued_reqs\"} 1\n"));
   EXPECT_THAT(text,
               HasSubstr("vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"100\"} 1\n"));
 }

@@ -296,6 +296,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* VerifierService::Generate(
   }
   const absl::Time deadline = session->deadline;
   call.trace.OnConstraint(arrival);
+  if (request->constraint().structural_tags().only_tags() && !target_->defaults.eos_tokens.empty())
+    session->end_instead = target_->defaults.eos_tokens.front();
   session->wire_constraint = std::make_shared<const std::string>(request->constraint().SerializeAsString());
   constraints_->Compile(
       **constraint, request->tenant(), deadline,

@@ -96,10 +96,32 @@ VllmMetrics::VllmMetrics(MetricsRegistry* registry, const std::string& target)
   }
   running_ = gauge("vllm:num_requests_running", "Running requests.");
   waiting_ = gauge("vllm:num_requests_waiting", "Requests that wait for admission.");
+  GaugeFamily& reasons =
+      registry->AddGauge({"vllm:num_requests_waiting_by_reason",
+                          "Requests that wait for admission, by what they wait for. Here all "
+                          "wait for a place or for keys and values (capacity).",
+                          {"model_name", "engine", "reason"}});
+  waiting_for_capacity_ = reasons.With({target, kEngine, "capacity"});
+  reasons.With({target, kEngine, "deferred"});
+  rejections_ = registry
+                    ->AddCounter({"vllm:admission_rejections_total",
+                                  "Requests refused because the queue is full (--max-waiting).",
+                                  {"model_name", "reason"}})
+                    .With({target, "max_num_queued_reqs"});
   kv_usage_ = gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, from 0 to 1.");
   preemptions_ = counter("vllm:num_preemptions_total", "Preemptions of requests.");
   prompt_tokens_ = counter("vllm:prompt_tokens_total", "Tokens of the prompts of admitted requests.");
   generation_tokens_ = counter("vllm:generation_tokens_total", "Committed tokens.");
+  cached_prompt_tokens_ = counter("vllm:prompt_tokens_cached_total",
+                                  "Prompt tokens of finished requests that were not computed.");
+  CounterFamily& sources =
+      registry->AddCounter({"vllm:prompt_tokens_by_source_total",
+                            "Prompt tokens of finished requests, by where their keys and "
+                            "values came from.",
+                            {"model_name", "engine", "source"}});
+  computed_prompt_tokens_ = sources.With({target, kEngine, "local_compute"});
+  found_prompt_tokens_ = sources.With({target, kEngine, "local_cache_hit"});
+  sources.With({target, kEngine, "external_kv_transfer"});
   prefix_cache_queries_ = counter("vllm:prefix_cache_queries_total",
                                   "Prompt tokens of finished requests, all looked up in the prefix cache.");
   prefix_cache_hits_ = counter("vllm:prefix_cache_hits_total",
@@ -116,6 +138,15 @@ VllmMetrics::VllmMetrics(MetricsRegistry* registry, const std::string& target)
   request_most_generation_tokens_ =
       histogram("vllm:request_max_num_generation_tokens",
                 "Output tokens of finished requests; here every request has one output.", TokenBuckets());
+  request_outputs_ =
+      histogram("vllm:request_params_n", "Outputs of finished requests; a router makes one request of each.",
+                {1, 2, 5, 10, 20});
+  request_computed_tokens_ = histogram("vllm:request_prefill_kv_computed_tokens",
+                                       "Prompt tokens of finished requests that were computed, not found in "
+                                       "the prefix cache.",
+                                       TokenBuckets());
+  request_preemptions_ =
+      histogram("vllm:request_num_preemptions", "Preemptions of finished requests.", {1, 2, 3, 4, 5, 10, 20});
   request_max_tokens_ =
       histogram("vllm:request_params_max_tokens", "max_tokens of finished requests.", TokenBuckets());
   time_to_first_token_ = histogram("vllm:time_to_first_token_seconds",
@@ -161,6 +192,7 @@ void VllmMetrics::RecordStep(const StepReport& report) {
 void VllmMetrics::SetLoad(uint32_t running, uint32_t waiting, double kv_usage, uint64_t kv_tokens_total) {
   running_.Set(running);
   waiting_.Set(waiting);
+  waiting_for_capacity_.Set(waiting);
   kv_usage_.Set(kv_usage);
   if (kv_tokens_total == kv_tokens_) return;
   kv_tokens_ = kv_tokens_total;
@@ -191,8 +223,19 @@ void VllmMetrics::RecordFinished(const absl::Status& status, const SessionSummar
   request_prompt_tokens_.Observe(summary.prompt_tokens);
   request_generation_tokens_.Observe(summary.output_tokens);
   request_most_generation_tokens_.Observe(summary.output_tokens);
-  if (!times.started.has_value()) return;
+  request_outputs_.Observe(1);
+  request_preemptions_.Observe(summary.preemptions);
+  if (!times.started.has_value()) {
+    if (absl::IsResourceExhausted(status)) rejections_.Increment();
+    return;
+  }
   // What the cache had is known at the end.
+  const uint32_t computed =
+      summary.prompt_tokens - std::min(summary.cached_prompt_tokens, summary.prompt_tokens);
+  computed_prompt_tokens_.Increment(computed);
+  request_computed_tokens_.Observe(computed);
+  found_prompt_tokens_.Increment(summary.cached_prompt_tokens);
+  cached_prompt_tokens_.Increment(summary.cached_prompt_tokens);
   prefix_cache_queries_.Increment(summary.prompt_tokens);
   prefix_cache_hits_.Increment(summary.cached_prompt_tokens);
   if (!times.first_tokens.has_value()) return;

@@ -22,8 +22,9 @@ struct RequestTimes {
 };
 
 // Metrics under vLLM's names, for dashboards, autoscalers and gateways that use those. Names, meanings,
-// labels and buckets are those of vLLM 0.11 (vllm/v1/metrics/loggers.py); there is one engine, number 0.
-// docs/reference/metrics.md lists them, and those that have no meaning here. Called by the engine thread.
+// labels and buckets are those of vLLM, 0.11 and later (vllm/v1/metrics/loggers.py); there is one engine,
+// number 0. docs/reference/metrics.md lists them, and those that have no meaning here. Called by the engine
+// thread.
 class VllmMetrics {
  public:
   VllmMetrics(MetricsRegistry* registry, const std::string& target);
@@ -47,12 +48,17 @@ class VllmMetrics {
   std::array<Counter, SpecDecodeMetrics::kPositions> accepted_at_;
   Gauge running_;
   Gauge waiting_;
+  Gauge waiting_for_capacity_;
+  Counter rejections_;
   Gauge kv_usage_;
   GaugeFamily& cache_config_;
   uint64_t kv_tokens_ = 0;  // As cache_config_ has them.
   Counter preemptions_;
   Counter prompt_tokens_;
   Counter generation_tokens_;
+  Counter cached_prompt_tokens_;
+  Counter computed_prompt_tokens_;
+  Counter found_prompt_tokens_;
   Counter prefix_cache_queries_;
   Counter prefix_cache_hits_;
   CounterFamily& finished_;
@@ -61,6 +67,9 @@ class VllmMetrics {
   Histogram request_prompt_tokens_;
   Histogram request_generation_tokens_;
   Histogram request_most_generation_tokens_;
+  Histogram request_outputs_;
+  Histogram request_computed_tokens_;
+  Histogram request_preemptions_;
   Histogram request_max_tokens_;
   Histogram time_to_first_token_;
   Histogram inter_token_latency_;

@@ -80,7 +80,8 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
                                           pool_, engine_->config().vocab_size);
   if (samples_drafts) queued->SampleDrafts(rule_.get());
   const SessionRequest& asked = queued->request();
-  if (engine_->chooses() && !samples_drafts && asked.num_logprobs < 0) {
+  const bool moves = asked.constraint != nullptr && asked.constraint->moves_probabilities();
+  if (engine_->chooses() && !samples_drafts && asked.num_logprobs < 0 && !moves) {
     queued->ChooseInEngine();
   }
   if (local_drafters_ != nullptr && asked.speculate) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -21,6 +22,23 @@ constexpr float kLastForcedScore = 0.6f;
 // Steps for the candidates of one round, and for their masks. Drafts only have to be fast, so that what would
 // take longer has none; it depends on the output alone how long that takes, not on the machine.
 constexpr uint64_t kMostTreeSteps = 200'000;
+
+// The logit of `end` with the probabilities of all forbidden tokens, summed in their order.
+float LogitOfEnd(absl::Span<const uint32_t> mask, absl::Span<const float> logits, TokenId end) {
+  const auto counts = [&](size_t token) {
+    return static_cast<TokenId>(token) == end || !IsAllowed(mask, static_cast<TokenId>(token));
+  };
+  float most = logits[static_cast<size_t>(end)];
+  for (size_t token = 0; token < logits.size(); ++token) {
+    if (counts(token)) most = std::max(most, logits[token]);
+  }
+  if (!std::isfinite(most)) return most;
+  double sum = 0.0;
+  for (size_t token = 0; token < logits.size(); ++token) {
+    if (counts(token)) sum += std::exp(static_cast<double>(logits[token]) - static_cast<double>(most));
+  }
+  return most + static_cast<float>(std::log(sum));
+}
 
 }  // namespace
 
@@ -228,6 +246,8 @@ void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> log
     FillMask(node.has_value() ? static_cast<int32_t>(*node) : kRoot, absl::MakeSpan(mask_));
     CountMasks(1, start);
   }
+  if (end_.has_value() && IsAllowed(mask, *end_))
+    logits[static_cast<size_t>(*end_)] = LogitOfEnd(mask, logits, *end_);
   ApplyMask(mask, logits);
   mask_work_.time += Now() - start;
 }

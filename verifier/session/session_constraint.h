@@ -50,6 +50,12 @@ class SessionConstraint {
   SessionConstraint(std::unique_ptr<ConstraintState> state, std::shared_ptr<const Tokenizer> tokenizer,
                     int32_t vocab_size);
 
+  // Where the output may end, gives the end-of-text token `end` the probabilities of all tokens that the
+  // constraint does not allow there (StructuralTags.only_tags).
+  void EndWhereOthersWould(TokenId end) { end_ = end; }
+  // Whether Mask moves probabilities, which needs the logits.
+  bool moves_probabilities() const { return end_.has_value(); }
+
   // Advances over output that was generated elsewhere. InvalidArgument names the token that is not allowed.
   absl::Status Replay(absl::Span<const TokenId> emitted);
 
@@ -84,7 +90,8 @@ class SessionConstraint {
   }
   // Starts the walk over the round's tree. `nodes` must exist until EndWalk.
   void BeginWalk(absl::Span<const TreeNode> nodes);
-  // Masks the logits after a node, or after the root, to the tokens allowed there. `logits`: [vocab_size].
+  // Masks the logits after a node, or after the root, to the tokens allowed there. Again it changes nothing.
+  // `logits`: [vocab_size].
   void Mask(std::optional<uint32_t> node, absl::Span<float> logits);
   void EndWalk();
   // Appends `token` to the output. False if it is forbidden; then no token was allowed.
@@ -133,7 +140,8 @@ class SessionConstraint {
   TokenIds last_tokens_;  // Of the output, as many as the spelling of the next ones may depend on.
   ForcedSpellings* spellings_ = nullptr;
   uint64_t salt_ = 0;
-  std::string forced_;  // Bytes that must come now, as far as it is known.
+  std::string forced_;          // Bytes that must come now, as far as it is known.
+  std::optional<TokenId> end_;  // Of EndWhereOthersWould.
   std::vector<uint32_t> mask_;
   std::vector<std::vector<uint32_t>>
       masks_ahead_;  // Of the root and of each node; kept to reuse their memory.

@@ -4,6 +4,8 @@
 #include "verifier/session/session_constraint.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -379,6 +381,46 @@ TEST_F(SessionConstraintTest, TellsWhatItsMasksTook) {
   EXPECT_EQ(ahead.masks, 2u);
   EXPECT_GT(ahead.start, walked.end);
   EXPECT_GT(ahead.time, ahead.end - ahead.start) << "applied as well";
+}
+
+// May end at once, or go on with token 1 or 2.
+class EndOrGoOn final : public ConstraintState {
+ public:
+  bool Accept(TokenId token) override { return token == kEnd || token == 1 || token == 2; }
+  void Rollback(uint32_t) override {}
+  void FillMask(absl::Span<uint32_t> mask) override {
+    std::fill(mask.begin(), mask.end(), 0u);
+    for (const TokenId token : {kEnd, TokenId{1}, TokenId{2}})
+      mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+  }
+  std::string ForcedBytes() override { return {}; }
+};
+
+TEST_F(SessionConstraintTest, TheEndMayStandForWhatTheTargetWouldRatherSay) {
+  const auto masked = [](bool moves) {
+    SessionConstraint constraint(std::make_unique<EndOrGoOn>(), TestTokenizer(), kVocabSize);
+    if (moves) constraint.EndWhereOthersWould(kEnd);
+    EXPECT_EQ(constraint.moves_probabilities(), moves);
+    std::vector<float> logits(kVocabSize);
+    for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 7) / 3.0f;
+    constraint.BeginWalk({});
+    constraint.Mask(std::nullopt, absl::MakeSpan(logits));
+    const std::vector<float> once = logits;
+    constraint.Mask(std::nullopt, absl::MakeSpan(logits));
+    EXPECT_EQ(logits, once);
+    constraint.EndWalk();
+    return logits;
+  };
+  double others = 0.0;
+  for (size_t i = 0; i < kVocabSize; ++i) {
+    if (i != 1 && i != 2) others += std::exp(static_cast<double>(static_cast<float>(i % 7) / 3.0f));
+  }
+  const std::vector<float> moved = masked(true);
+  std::vector<float> expected = masked(false);
+  EXPECT_EQ(expected[3], -std::numeric_limits<float>::infinity());
+  EXPECT_NEAR(moved[kEnd], std::log(others), 1e-5);
+  expected[kEnd] = moved[kEnd];
+  EXPECT_EQ(moved, expected) << "nothing else changes";
 }
 
 TEST_F(SessionConstraintTest, DropsWholeBranches) {

@@ -48,6 +48,9 @@ struct SessionRequest {
   std::optional<OutputEnd> replayed_end;    // and has found this, if they already end the output.
   std::unique_ptr<SessionConstraint>
       constraint;  // What the output may be, `emitted` taken in; none: anything.
+  // The end-of-text token that the output ends with where the target would rather have what the constraint
+  // does not allow (StructuralTags.only_tags); none: it has to choose the end by itself.
+  std::optional<TokenId> end_instead;
   std::shared_ptr<const std::string> wire_constraint;  // The same, for drafters: OpenSession.
   uint64_t cache_salt = 0;
   AdapterHandle adapter;    // That computes it, or none,

@@ -48,7 +48,10 @@ class OpenAiApiTest : public ::testing::Test {
   OpenAiApiTest() { verifier_.SetScript(Saying("answer", 4)); }
 
   void Start(OpenAiApi::Options options = {}) {
-    router_ = std::make_unique<TestRouter>(LettersConfig({verifier_.endpoint()}));
+    StartWith(LettersConfig({verifier_.endpoint()}), std::move(options));
+  }
+  void StartWith(const v1::RouterConfig& config, OpenAiApi::Options options = {}) {
+    router_ = std::make_unique<TestRouter>(config);
     api_ = std::make_unique<OpenAiApi>(std::move(options), &router_->router(), nullptr);
     server_ = HttpServer::Start({.address = "127.0.0.1:0"}, api_.get()).value();
   }
