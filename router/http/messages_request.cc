@@ -272,9 +272,12 @@ void ReadPrompt(const OrderedBody& ordered, absl::string_view body, JsonFields& 
   ReadThinking(fields, variables);
   if (!variables.empty()) chat.set_template_variables(variables.dump());
   fields.Refuse("mcp_servers", "not supported: expected none", Json::array());
+  fields.Refuse("thread", "not supported: the server stores no messages");
   // What they are for is on the side of a service that keeps things, or of its bill.
-  for (const char* name : {"metadata", "service_tier", "cache_control", "context_management", "betas",
-                           "container", "inference_geo", "speed"}) {
+  for (const char* name :
+       {"betas", "billing_policy", "cache_control", "compaction", "container", "context_management",
+        "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo", "metadata", "service_tier",
+        "speed", "user_profile_id", "workspace_id"}) {
     fields.Ignore(name);
   }
 }

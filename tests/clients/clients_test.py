@@ -21,10 +21,17 @@ os.environ["no_proxy"] = "127.0.0.1"
 import anthropic  # noqa: E402 pylint: disable=wrong-import-position
 import litellm  # noqa: E402 pylint: disable=wrong-import-position
 import openai  # noqa: E402 pylint: disable=wrong-import-position
+from anthropic.types import (  # noqa: E402 pylint: disable=wrong-import-position
+    message_count_tokens_params,
+    message_create_params,
+)
+from anthropic.types.beta import (  # noqa: E402 pylint: disable=wrong-import-position
+    message_create_params as beta_message_create_params,
+)
 from http_stack import HttpStackTest  # noqa: E402 pylint: disable=wrong-import-position
 from langchain_core.messages import HumanMessage, SystemMessage  # noqa: E402 pylint: disable=wrong-import-position
 from langchain_openai import ChatOpenAI, OpenAI  # noqa: E402 pylint: disable=wrong-import-position
-from processes import PATIENCE_SECONDS, TARGET, request_for  # noqa: E402 pylint: disable=wrong-import-position
+from processes import PATIENCE_SECONDS, REPOSITORY, TARGET, request_for  # noqa: E402 pylint: disable=wrong-import-position
 from recipes import HTTP_PAGE, recipe  # noqa: E402 pylint: disable=wrong-import-position
 
 PROMPT = "Tell me a story."
@@ -166,6 +173,20 @@ class ClientsTest(HttpStackTest):
             base_url=self.root, api_key="secret", max_retries=0, timeout=PATIENCE_SECONDS
         ) as client:
             self.check_anthropic(client)
+
+    def test_every_field_of_anthropics_is_documented(self):
+        """Each is known where it is null, and docs/reference/http.md says what becomes of it."""
+        page = (REPOSITORY / HTTP_PAGE).read_text()
+        question = {"messages": [{"role": "user", "content": "x"}]}
+        for path, params, body in (
+            ("/v1/messages", beta_message_create_params.MessageCreateParamsBase, {**question, "max_tokens": 1}),
+            ("/v1/messages", message_create_params.MessageCreateParamsBase, {**question, "max_tokens": 1}),
+            ("/v1/messages/count_tokens", message_count_tokens_params.MessageCountTokensParams, question),
+        ):
+            names = params.__annotations__.keys()
+            self.assertEqual([name for name in sorted(names) if f"`{name}" not in page], [])
+            client = anthropic.Anthropic(base_url=self.root, api_key="secret", max_retries=0, timeout=PATIENCE_SECONDS)
+            self.assertTrue(client.post(path, cast_to=object, body={**dict.fromkeys(names), **body}))
 
     def check_anthropic(self, client):
         # The demo model has one system message, and none where none is sent.

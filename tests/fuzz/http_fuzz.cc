@@ -154,6 +154,9 @@ bool RunOpenAiBody(absl::string_view input) {
       !strict.ok()) {
     BodyRefused(strict.status());
   }
+  if (read == &router::ReadMessagesRequest)
+    (void)router::ReadFor(&router::ReadCountTokens, body, /*refuse_unknown=*/false, /*refuse_left_out=*/false)
+        .ok();
   const absl::StatusOr<router::CompletionRequest> completion =
       router::ReadFor(read, body, /*refuse_unknown=*/false, /*refuse_left_out=*/false);
   if (!completion.ok()) return BodyRefused(completion.status());
@@ -203,12 +206,21 @@ std::vector<std::string> OpenAiBodySeeds() {
           "call_id": "c", "output": "1"}], "tools": [{"type": "function", "name": "f", "parameters": {}}], "text": {"format": {"type":
           "json_object"}}, "max_output_tokens": 9, "store": false, "metadata": {"a": "b"}, "reasoning": {"effort": "low"}})",
       std::string(1, '\2') + R"({"input": "Hi", "stream": true, "temperature": 1})",
+      std::string(1, '\2') +
+          R"({"input": [{"type": "custom_tool_call", "id": "x", "call_id": "c", "name": "p", "input": "a", "namespace": "n"},
+          {"type": "custom_tool_call_output", "call_id": "c", "output": "1"}, {"type": "item_reference", "id": "x"},
+          {"type": "local_shell_call", "call_id": "d", "action": {"type": "exec"}}, {"type": "compaction", "id": "y"}],
+          "tools": [{"type": "custom", "name": "p", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}},
+          {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}, {"type": "web_search"}],
+          "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "p"}]}})",
       std::string(1, '\3') +
-          R"({"model": "m", "max_tokens": 9, "system": [{"type": "text", "text": "s", "cache_control": {}}], "messages": [{"role":
-          "user", "content": "Hi"}, {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": ""}, {"type":
-          "tool_use", "id": "c", "name": "f", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c",
-          "content": "1"}]}], "tools": [{"name": "f", "input_schema": {"type": "object"}}, {"type": "bash_20250124", "name": "bash"}],
-          "tool_choice": {"type": "any"}, "stop_sequences": ["x"], "thinking": {"type": "enabled", "budget_tokens": 1024}})"};
+          R"({"model": "m", "max_tokens": 9, "system": [{"type": "text", "text": "s"}], "messages": [{"role": "user", "content": "Hi"},
+          {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": ""}, {"type": "text", "text": "a"},
+          {"type": "tool_use", "id": "i", "name": "f", "input": {"b": 1}}]}, {"role": "user", "content": [{"type": "tool_result",
+          "tool_use_id": "i", "content": [{"type": "text", "text": "1"}], "is_error": false}]}], "tools": [{"name": "f",
+          "input_schema": {"type": "object"}}, {"type": "bash_20250124", "name": "bash"}], "tool_choice": {"type": "tool", "name": "f",
+          "disable_parallel_tool_use": true}, "stop_sequences": ["x"], "stream": true, "thinking": {"type": "disabled"},
+          "output_config": {"format": {"type": "json_schema", "schema": {}}}})"};
 }
 
 // Events of a verifier, as clients of every API are told of them.
@@ -218,6 +230,7 @@ bool RunOpenAiAnswer(absl::string_view input) {
   const uint8_t flags = reader.Byte();
   router::CompletionRequest request;
   request.api = static_cast<router::CompletionRequest::Api>(flags % 4);
+  request.origins["f"] = {.name = "p", .space = "n", .custom = true};
   request.prompts.resize(1);
   request.stream = (flags & 4) != 0;
   request.include_usage = (flags & 8) != 0;
@@ -273,7 +286,7 @@ std::vector<std::string> OpenAiAnswerSeeds() {
   for (const auto* event : {&started, &prompt, &chunk, &chunk, &finished})
     events += WithLongLength(event->SerializeAsString());
   std::vector<std::string> seeds;
-  for (const int flags : {0, 1, 2, 4 + 8 + 64, 5 + 16 + 64 + 128, 6 + 32})
+  for (const int flags : {0, 1, 2, 3, 4 + 8 + 64, 5 + 16 + 64 + 128, 6 + 32, 7})
     seeds.push_back(std::string(1, static_cast<char>(flags)) + events);
   return seeds;
 }
