@@ -47,8 +47,8 @@ absl::StatusOr<std::vector<float>> ReadFactors(const GgufFile& file, const char*
   std::memcpy(factors.data(), tensor->bytes.data(), tensor->bytes.size());
   const bool valid = std::all_of(factors.begin(), factors.end(),
                                  [](float f) { return f >= kLeastFactor && f <= kMostFactor; });
-  return valid ? absl::StatusOr<std::vector<float>>(std::move(factors))
-               : error(absl::StrCat("factors of ", kLeastFactor, " to ", kMostFactor));
+  if (!valid) return error(absl::StrCat("factors of ", kLeastFactor, " to ", kMostFactor));
+  return factors;
 }
 
 absl::StatusOr<nlohmann::json> ReadLongRope(const GgufFile& file, const std::string& prefix) {

@@ -47,15 +47,6 @@ TEST(GgufPreTokenizersTest, CutLikeLlamaCpp) {
   }
 }
 
-TEST(GgufPreTokenizersTest, DeepSeekTakesLettersOfCasesAndDigits) {
-  const auto parsed = ParsePreTokenizer(
-      JsonView::Of(DescribePreTokenizer(*FindGgufPreTokenizer("deepseek-llm")), "deepseek-llm"));
-  ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_THAT(PiecesOf(**parsed, "Na\xC3\xAFve it's\n 12 \xE4\xBD\xA0\xE5\xA5\xBDx  "),
-              testing::ElementsAre("Na\xC3\xAFve", " it", "'", "s", "\n", " ", "12", " ",
-                                   "\xE4\xBD\xA0\xE5\xA5\xBD", "x", "  "));
-}
-
 TEST(GgufPreTokenizersTest, AllPatternsAreRead) {
   for (const GgufPreTokenizer& each : GgufPreTokenizers()) {
     const auto parsed = ParsePreTokenizer(JsonView::Of(DescribePreTokenizer(each), std::string(each.name)));
@@ -67,6 +58,8 @@ TEST(GgufPreTokenizersTest, AllPatternsAreRead) {
 // The names of llama.cpp's table (src/llama-vocab.cpp, llama_vocab::impl::load) that this one does not have.
 TEST(GgufPreTokenizersTest, LacksTheseOfLlamaCpp) {
   const std::pair<const char*, const char*> kLacking[] = {
+      {"deepseek-llm",
+       "its list of letters cuts through those of Unicode 16, which PCRE2 10.42 does not know"},
       {"jina-es", "for embeddings"},
       {"jina-de", "for embeddings"},
       {"jina-v1-en", "for embeddings"},

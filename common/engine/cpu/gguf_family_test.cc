@@ -49,7 +49,7 @@ TEST_P(GgufFamilyTest, GivesTheLogitsOfTheFolder) {
   config.update(overrides);
   // A file has one of the two.
   bool is_reference = overrides.empty();
-  if (config.contains("rope_parameters") && config.at("rope_parameters").contains("mscale_all_dim")) {
+  if (config.contains("kv_lora_rank")) {
     nlohmann::json& rope = config.at("rope_parameters");
     is_reference = rope.value("mscale", 0.0) == rope.value("mscale_all_dim", 0.0);
     if (!is_reference) rope["mscale"] = rope["mscale_all_dim"];
