@@ -14,6 +14,7 @@
 #include "common/grammar/call_marks.h"
 #include "common/grammar/finite_schema.h"
 #include "common/grammar/json_schema_check.h"
+#include "common/grammar/regex_text.h"
 #include "common/model/config/strict_json.h"
 
 namespace tandem {
@@ -118,7 +119,7 @@ absl::StatusOr<nlohmann::ordered_json> FormatOf(const ConstraintSource& source) 
       return format;
     }
     case ConstraintSource::Form::kRegex:
-      return nlohmann::ordered_json{{"type", "regex"}, {"pattern", source.text}};
+      return nlohmann::ordered_json{{"type", "regex"}, {"pattern", PlainRegex(source.text)}};
     case ConstraintSource::Form::kGrammar:
       return nlohmann::ordered_json{{"type", "grammar"}, {"grammar", source.text}};
     case ConstraintSource::Form::kStructuralTags:

@@ -19,6 +19,7 @@
 #include "common/grammar/compiled.h"
 #include "common/grammar/finite_texts.h"
 #include "common/grammar/mask_cache.h"
+#include "common/grammar/regex_text.h"
 #include "common/grammar/token_mask.h"
 #include "common/grammar/xgrammar_log.h"
 #include "common/grammar/xgrammar_vocabulary.h"
@@ -54,7 +55,7 @@ xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::To
     case ConstraintSource::Form::kJsonSchema:
       return xgrammar::Grammar::FromJSONSchema(source.text, source.any_whitespace);
     case ConstraintSource::Form::kRegex:
-      return xgrammar::Grammar::FromRegex(source.text);
+      return xgrammar::Grammar::FromRegex(PlainRegex(source.text));
     case ConstraintSource::Form::kGrammar:
       return xgrammar::Grammar::FromEBNF(source.text);
     case ConstraintSource::Form::kStructuralTags:
@@ -274,6 +275,11 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     }
     if (is_tags || source.form == ConstraintSource::Form::kJsonSchema) {
       TANDEM_ASSIGN_OR_RETURN(grammar, WithoutControlCharacters(grammar));
+    }
+    json = nlohmann::json::parse(grammar.SerializeJSON());
+    TANDEM_ASSIGN_OR_RETURN(const bool dropped, DropSurrogates(&json));
+    if (dropped) {
+      TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(json.dump()));
     }
     if (spelled.text != source.text) {
       TANDEM_ASSIGN_OR_RETURN(const std::string marked, WithMarkBytes(grammar.SerializeJSON()));
