@@ -107,6 +107,7 @@ TEST_F(BoundsTest, RefusesGrammarsThatNeverEnd) {
            "root ::= a{1,3}\na ::= \"(\" a \")\"",
            "root ::= a+\na ::= \"x\" a",
            "root ::= [^\\U00000000-\\U0010ffff]",
+           "root ::= [^\\U00000000-\\ud7ff\\ue000-\\U0010ffff]",
        }) {
     const absl::Time start = absl::Now();
     const absl::Status status = Compile(Form::kGrammar, grammar).status();
@@ -170,6 +171,15 @@ TEST_F(BoundsTest, EmptyLoopsEnd) {
     EXPECT_TRUE(Matches(Form::kGrammar, grammar, "xxxx")) << grammar;
     EXPECT_TRUE(Matches(Form::kGrammar, grammar, "")) << grammar;
     EXPECT_FALSE(Matches(Form::kGrammar, grammar, "xxy")) << grammar;
+  }
+}
+
+TEST_F(BoundsTest, RepeatsOfRepeatsInACircleAreEmpty) {
+  for (const char* grammar : {"root ::= root{0,3}", "root ::= root*",
+                              "root ::= a{0,2}\na ::= b{2}\nb ::= a{0,5}", "root ::= (root?){2,4}"}) {
+    const std::unique_ptr<ConstraintState> state = Begin(Form::kGrammar, grammar);
+    ASSERT_NE(state, nullptr) << grammar;
+    EXPECT_EQ(AllowedTokens(*state, vocabulary_->size()), TokenIds({kByteEnd})) << grammar;
   }
 }
 

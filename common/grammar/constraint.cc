@@ -14,6 +14,7 @@
 #include "common/grammar/call_marks.h"
 #include "common/grammar/finite_schema.h"
 #include "common/grammar/lark_string.h"
+#include "common/grammar/regex_text.h"
 #include "common/grammar/schema/schema_document.h"
 #include "common/model/config/strict_json.h"
 
@@ -115,7 +116,7 @@ absl::StatusOr<nlohmann::ordered_json> FormatOf(const ConstraintSource& source) 
       // As text, which keeps the order of properties and all digits (schema_source.h).
       return nlohmann::ordered_json{{"type", "json_schema"}, {"json_schema", source.text}};
     case ConstraintSource::Form::kRegex:
-      return nlohmann::ordered_json{{"type", "regex"}, {"pattern", source.text}};
+      return nlohmann::ordered_json{{"type", "regex"}, {"pattern", PlainRegex(source.text)}};
     case ConstraintSource::Form::kGrammar:
       return nlohmann::ordered_json{{"type", "grammar"}, {"grammar", source.text}};
     case ConstraintSource::Form::kLarkString:

@@ -166,6 +166,50 @@ TEST_F(ExactTextTest, RefusesWhatIsNoCharacter) {
   EXPECT_EQ(check(Form::kGrammar, R"(root ::= "\ud7ff\ue000\U0010ffff\x0a" "\\ud800")"), "");
 }
 
+// Of the code points between the others: in no class, negated or not.
+TEST_F(ExactTextTest, NoClassHasSurrogates) {
+  const ConstraintSource sources[] = {
+      {.form = Form::kRegex, .text = "[^a]"},
+      {.form = Form::kRegex, .text = "."},
+      {.form = Form::kRegex, .text = "[^a]*"},
+      {.form = Form::kRegex, .text = R"([\u0100-\uffff])"},
+      {.form = Form::kGrammar, .text = R"(root ::= [^\n])"},
+      {.form = Form::kGrammar, .text = R"(root ::= [\u0000-\U0010ffff])"},
+  };
+  for (const ConstraintSource& source : sources) {
+    const std::shared_ptr<const CompiledConstraint> constraint = Compile(source);
+    ASSERT_NE(constraint, nullptr);
+    for (const uint32_t code : {0xd7ffu, 0xd800u, 0xdbffu, 0xdc00u, 0xdfffu, 0xe000u}) {
+      const std::unique_ptr<ConstraintState> state = CompiledConstraint::Begin(constraint);
+      const std::string text = Utf8(code);
+      const bool is_surrogate = code >= 0xd800 && code < 0xe000;
+      EXPECT_EQ(TakeBytes(*state, text) == text.size(), !is_surrogate)
+          << source.text << absl::StrCat(absl::Hex(code));
+    }
+  }
+}
+
+TEST_F(ExactTextTest, PatternsAreReadAsByOthers) {
+  const auto allowed = [](const char* pattern) {
+    std::string all;
+    const std::shared_ptr<const CompiledConstraint> constraint =
+        Compile(ConstraintSource{.form = Form::kRegex, .text = pattern});
+    if (constraint == nullptr) return all;
+    for (const TokenId token : AllowedTokens(*CompiledConstraint::Begin(constraint), 128)) {
+      all.push_back(static_cast<char>(token));
+    }
+    return all;
+  };
+  EXPECT_EQ(allowed(R"([\^-a])"), "^_`a");
+  EXPECT_EQ(allowed(R"([X-\]])"), "XYZ[\\]");
+  EXPECT_EQ(allowed(R"([\.\-\\])"), "-.\\");
+  const std::string any = allowed(".");
+  EXPECT_EQ(any.size(), 126u);
+  EXPECT_EQ(any.find_first_of("\n\r"), std::string::npos);
+  EXPECT_EQ(allowed(R"(\.)"), ".");
+  EXPECT_EQ(allowed("[.]"), ".");
+}
+
 // A grammar's own escapes, which its author writes.
 TEST_F(ExactTextTest, EscapesOfGrammarsAreTheirCharacters) {
   for (const uint32_t code : CodePoints()) {

@@ -21,7 +21,8 @@ using nlohmann::json;
 
 // Kinds of XGrammar's expressions. Each is in the list of words as kind, number of words that follow, words.
 enum Kind : int32_t {
-  kCharacterClass = 1,  // Whether it is negated, then first and last code points of ranges.
+  kCharacterClass = 1,      // Whether it is negated, then first and last code points of ranges.
+  kCharacterClassStar = 2,  // The same: any number of its characters.
   kEmpty = 3,
   kRule = 4,         // A rule.
   kSequence = 5,     // Expressions.
@@ -32,6 +33,8 @@ enum Kind : int32_t {
 };
 constexpr size_t kTagDispatchMore = 2;
 constexpr int32_t kLastCodePoint = 0x10ffff;
+constexpr int32_t kFirstSurrogate = 0xd800;
+constexpr int32_t kLastSurrogate = 0xdfff;
 
 // A class of characters without any character.
 bool HasNoCharacter(absl::Span<const int32_t> words) {
@@ -46,6 +49,27 @@ bool HasNoCharacter(absl::Span<const int32_t> words) {
     next = std::max(next, int64_t{last} + 1);
   }
   return next > kLastCodePoint;
+}
+
+// The same class without the surrogates.
+std::vector<int32_t> WithoutSurrogatesIn(absl::Span<const int32_t> words) {
+  std::vector<int32_t> kept = {words[0]};
+  const auto keep = [&](int32_t first, int32_t last) {
+    if (first > last) return;
+    kept.push_back(first);
+    kept.push_back(last);
+  };
+  for (size_t i = 1; i + 1 < words.size(); i += 2) {
+    const int32_t first = words[i], last = words[i + 1];
+    if (words[0] != 0 || last < kFirstSurrogate || first > kLastSurrogate) {
+      keep(first, last);
+    } else {
+      keep(first, kFirstSurrogate - 1);
+      keep(kLastSurrogate + 1, last);
+    }
+  }
+  if (words[0] != 0) keep(kFirstSurrogate, kLastSurrogate);
+  return kept;
 }
 
 class Grammar {
@@ -78,9 +102,28 @@ class Grammar {
     for (size_t expression = 0; expression < begins_.size(); ++expression) {
       if (IsFinite(expression)) Prune(expression);
     }
+    EmptyCircles();
+    return changed_;
+  }
+  // What a class has instead of its words stands behind all others.
+  bool DropSurrogates() {
+    for (size_t& begin : begins_) {
+      const int32_t kind = words_[begin];
+      if ((kind != kCharacterClass && kind != kCharacterClassStar) || words_[begin + 1] == 0) continue;
+      const absl::Span<const int32_t> words =
+          absl::MakeConstSpan(words_).subspan(begin + 2, static_cast<size_t>(words_[begin + 1]));
+      const std::vector<int32_t> kept = WithoutSurrogatesIn(words);
+      if (kept == words) continue;
+      begin = words_.size();
+      words_.push_back(kind);
+      words_.push_back(static_cast<int32_t>(kept.size()));
+      words_.insert(words_.end(), kept.begin(), kept.end());
+      changed_ = true;
+    }
     return changed_;
   }
   const std::vector<int32_t>& words() const { return words_; }
+  const std::vector<size_t>& begins() const { return begins_; }
 
  private:
   int32_t KindOf(size_t expression) const { return words_[begins_[expression]]; }
@@ -204,6 +247,36 @@ class Grammar {
       Keep(begin, 0);
     }
   }
+
+  // The only expression of a rule that is nothing but a repeat: the sequence that it stands in. None: npos.
+  size_t OnlyRepeat(size_t rule) {
+    const size_t body = bodies_[rule];
+    if (KindOf(body) != kChoices || WordsOf(body).size() != 1) return kNone;
+    const auto sequence = static_cast<size_t>(WordsOf(body).front());
+    if (KindOf(sequence) != kSequence || WordsOf(sequence).size() != 1) return kNone;
+    return KindOf(static_cast<size_t>(WordsOf(sequence).front())) == kRepeat ? sequence : kNone;
+  }
+
+  // Rules that are repeats of one another in a circle have nothing to repeat: their text is the empty one.
+  // XGrammar would follow the circle without end.
+  void EmptyCircles() {
+    std::vector<size_t> seen_from(bodies_.size(), kNone);
+    for (size_t start = 0; start < bodies_.size(); ++start) {
+      for (size_t rule = start; seen_from[rule] == kNone || seen_from[rule] == start;) {
+        const size_t sequence = OnlyRepeat(rule);
+        if (sequence == kNone) break;
+        const auto repeat = static_cast<size_t>(WordsOf(sequence).front());
+        if (seen_from[rule] == start) {
+          words_[begins_[sequence]] = kEmpty;
+          Keep(begins_[sequence], 0);
+          break;
+        }
+        seen_from[rule] = start;
+        rule = static_cast<size_t>(WordsOf(repeat).front());
+      }
+    }
+  }
+
   bool IsRepeatOfEndless(size_t expression) {
     return KindOf(expression) == kRepeat &&
            !IsFinite(RuleNode(static_cast<size_t>(WordsOf(expression).front())));
@@ -212,6 +285,8 @@ class Grammar {
     changed_ = changed_ || count != words_[begin + 1];
     words_[begin + 1] = static_cast<int32_t>(count);
   }
+
+  static constexpr size_t kNone = SIZE_MAX;
 
   std::vector<int32_t> words_;
   std::vector<size_t> begins_;  // Of expressions, in words_.
@@ -229,6 +304,14 @@ absl::StatusOr<bool> KeepFiniteTexts(json* grammar) {
   TANDEM_ASSIGN_OR_RETURN(const bool changed, read.KeepFiniteTexts());
   if (changed) (*grammar)["grammar_expr_data"] = read.words();
   return changed;
+}
+
+absl::StatusOr<bool> DropSurrogates(json* grammar) {
+  TANDEM_ASSIGN_OR_RETURN(Grammar read, Grammar::Read(*grammar));
+  if (!read.DropSurrogates()) return false;
+  (*grammar)["grammar_expr_data"] = read.words();
+  (*grammar)["grammar_expr_indptr"] = read.begins();
+  return true;
 }
 
 }  // namespace tandem

@@ -12,4 +12,8 @@ namespace tandem {
 // structural tag's content has no text.
 absl::StatusOr<bool> KeepFiniteTexts(nlohmann::json* grammar);
 
+// Takes the surrogates, which are no characters, out of the classes of a grammar, in XGrammar's JSON: with
+// them, outputs would not be UTF-8. True if there were any.
+absl::StatusOr<bool> DropSurrogates(nlohmann::json* grammar);
+
 }  // namespace tandem

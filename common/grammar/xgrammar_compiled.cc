@@ -20,6 +20,7 @@
 #include "common/grammar/finite_texts.h"
 #include "common/grammar/lark_string.h"
 #include "common/grammar/mask_cache.h"
+#include "common/grammar/regex_text.h"
 #include "common/grammar/schema_source.h"
 #include "common/grammar/token_mask.h"
 #include "common/grammar/xgrammar_log.h"
@@ -56,7 +57,7 @@ xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::To
     case ConstraintSource::Form::kJsonSchema:
       throw std::logic_error("a schema has become no grammar");
     case ConstraintSource::Form::kRegex:
-      return xgrammar::Grammar::FromRegex(source.text);
+      return xgrammar::Grammar::FromRegex(PlainRegex(source.text));
     case ConstraintSource::Form::kGrammar:
       return xgrammar::Grammar::FromEBNF(source.text);
     case ConstraintSource::Form::kLarkString:
@@ -267,6 +268,11 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     TANDEM_RETURN_IF_ERROR(CheckRules(json));
     TANDEM_ASSIGN_OR_RETURN(const bool pruned, KeepFiniteTexts(&json));
     if (pruned) {
+      TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(json.dump()));
+    }
+    json = nlohmann::json::parse(grammar.SerializeJSON());
+    TANDEM_ASSIGN_OR_RETURN(const bool dropped, DropSurrogates(&json));
+    if (dropped) {
       TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(json.dump()));
     }
     if (spelled.text != whole.text) {

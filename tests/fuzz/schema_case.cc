@@ -187,6 +187,16 @@ class Validator {
  private:
   bool IsValid(const Json& schema, const Json& value) const {
     if (schema.is_boolean()) return schema.get<bool>();
+    // What would only be valid because it is valid is not.
+    const std::pair<const Json*, const Json*> asked(&schema, &value);
+    if (std::find(asked_.begin(), asked_.end(), asked) != asked_.end()) return false;
+    asked_.push_back(asked);
+    const bool valid = IsValidNow(schema, value);
+    asked_.pop_back();
+    return valid;
+  }
+
+  bool IsValidNow(const Json& schema, const Json& value) const {
     if (schema.contains("$ref")) {
       const std::string& target = schema["$ref"].get_ref<const std::string&>();
       if (!IsValid(root_.at(Json::json_pointer(target.substr(1))), value)) return false;
@@ -278,6 +288,7 @@ class Validator {
   }
 
   const Json root_;
+  mutable std::vector<std::pair<const Json*, const Json*>> asked_;  // And not answered yet.
 };
 
 }  // namespace
