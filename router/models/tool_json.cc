@@ -85,7 +85,8 @@ absl::Status ReadTools(const OrderedJson& json, absl::string_view path, v1::Chat
   return absl::OkStatus();
 }
 
-absl::Status ReadToolChoice(const OrderedJson& json, absl::string_view path, v1::ToolChoice& choice) {
+absl::Status ReadToolChoice(const OrderedJson& json, absl::string_view path, v1::ToolChoice& choice,
+                            const OnUnknownMember& on_unknown) {
   if (json.is_object()) {
     std::string inner;
     TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function, FunctionOf(json, std::string(path), &inner));
