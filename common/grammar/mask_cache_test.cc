@@ -72,7 +72,8 @@ constexpr char kTree[] =
     R"("required":["a"],"additionalProperties":{"type":"integer"}}}})";
 constexpr char kTags[] =
     R"({"type":"structural_tag","format":{"type":"triggered_tags","triggers":["<f>"],"tags":[{"type":"tag",)"
-    R"("begin":"<f>","content":{"type":"json_schema","json_schema":{"type":"array","items":{"type":"string"}}},)"
+    R"("begin":"<f>","content":{"type":"json_schema","json_schema":"{\"type\":\"array\",)"
+    R"(\"items\":{\"type\":\"string\"}}"},)"
     R"("end":"</f>"}]}})";
 
 // Two outputs in turns, each with states of a constraint that keeps masks and of one that keeps none, go on
