@@ -21,7 +21,7 @@ const std::map<absl::string_view, std::vector<const char*>>& RequiredFields() {
       {"/v1/responses", {"input"}},
       {"/v1/messages", {"messages", "max_tokens"}},
       {"/v1/messages/count_tokens", {"messages"}},
-      {"/tokenize", {"prompt"}},
+      {"/tokenize", {}},  // A prompt or messages.
       {"/detokenize", {"tokens"}},
   };
   return *fields;
