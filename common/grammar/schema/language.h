@@ -54,8 +54,8 @@ class Language {
   static Language All();
   // Exactly these texts, in UTF-8.
   static absl::StatusOr<Language> Texts(const std::vector<std::string>& texts, WorkBudget* budget);
-  // At least these texts, with at most `most_states` states: where they have too many letters, everything that
-  // begins like one of them.
+  // At least these texts, with at most `most_states` states: where they have too many letters, everything
+  // that begins like one of them.
   static absl::StatusOr<Language> AtLeast(const std::vector<std::string>& texts, size_t most_states,
                                           WorkBudget* budget);
   // All texts of `least` to `most` code points out of `characters`.
