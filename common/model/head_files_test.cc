@@ -241,7 +241,9 @@ absl::Status LoadWithField(const FieldCase& changed) {
   folder.Write("config.json", config.dump());
   folder.Write("model.safetensors", ReadFile(from + "model.safetensors", 1 << 24).value());
   const absl::Status status = LoadFormat(folder.path());
-  if (!status.ok()) EXPECT_THAT(std::string(status.message()), HasSubstr(folder.path()));
+  if (!status.ok()) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(folder.path()));
+  }
   return status;
 }
 

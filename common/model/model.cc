@@ -48,8 +48,11 @@ absl::Status CheckTokens(const TokenIds& tokens, int32_t vocab_size, absl::strin
 
 absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& folder,
                                                           const ModelConfig& config) {
-  TANDEM_RETURN_IF_ERROR(
-      CheckTokens(config.eos_tokens, config.vocab_size, absl::StrCat(folder, "/config.json")));
+  // A head's text ends where the target's does; what its own file says is often another model's.
+  if (!config.head.has_value()) {
+    TANDEM_RETURN_IF_ERROR(
+        CheckTokens(config.eos_tokens, config.vocab_size, absl::StrCat(folder, "/config.json")));
+  }
   const std::string path = absl::StrCat(folder, "/generation_config.json");
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxConfigBytes);
   GenerationDefaults defaults;
@@ -60,6 +63,7 @@ absl::StatusOr<GenerationDefaults> ReadGenerationDefaults(const std::string& fol
     return text.status();
   }
   if (defaults.eos_tokens.empty()) defaults.eos_tokens = config.eos_tokens;
+  std::erase_if(defaults.eos_tokens, [&](TokenId token) { return token < 0 || token >= config.vocab_size; });
   return defaults;
 }
 

@@ -144,8 +144,10 @@ std::string Renamed(const std::string& file, const std::function<std::string(std
   uint64_t size = 0;
   std::memcpy(&size, file.data(), sizeof(size));
   const std::string data = file.substr(8 + size);
+  // Not a temporary in the loop: items() refers to it.
+  const nlohmann::json before = nlohmann::json::parse(file.substr(8, size));
   nlohmann::json header;
-  for (const auto& [name, entry] : nlohmann::json::parse(file.substr(8, size)).items()) {
+  for (const auto& [name, entry] : before.items()) {
     header[name == "__metadata__" ? name : rename(name)] = entry;
   }
   const std::string text = header.dump();
