@@ -195,12 +195,19 @@ TEST_F(ExactTextTest, PatternsAreReadAsByOthers) {
     const std::shared_ptr<const CompiledConstraint> constraint =
         Compile(ConstraintSource{.form = Form::kRegex, .text = pattern});
     if (constraint == nullptr) return all;
-    for (const TokenId token : AllowedTokens(*CompiledConstraint::Begin(constraint), 128)) {
-      all.push_back(static_cast<char>(token));
+    for (const TokenId token : AllowedTokens(*CompiledConstraint::Begin(constraint), vocabulary_->size())) {
+      if (token < 128) all.push_back(static_cast<char>(token));
     }
     return all;
   };
   EXPECT_EQ(allowed(R"([\^-a])"), "^_`a");
+  EXPECT_EQ(allowed(R"([\^])"), "^");
+  EXPECT_EQ(allowed(R"([\^b])"), "^b");
+  EXPECT_EQ(allowed(R"([\^-])"), "-^");
+  EXPECT_EQ(allowed(R"([\^-\^])"), "^");
+  EXPECT_EQ(allowed(R"([\^\^-`])"), "^_`");
+  EXPECT_EQ(allowed(R"([a^])"), "^a");
+  EXPECT_EQ(allowed(R"([^\^])").size(), 127u);
   EXPECT_EQ(allowed(R"([X-\]])"), "XYZ[\\]");
   EXPECT_EQ(allowed(R"([\.\-\\])"), "-.\\");
   const std::string any = allowed(".");
