@@ -66,7 +66,7 @@ absl::Status CheckBrackets(absl::string_view text, bool is_grammar, size_t max_d
 
 // The text must be characters, and none of them NUL, at which XGrammar stops to read. Its escapes for code
 // points take any value, and make of those that are no characters what no output may hold.
-absl::Status CheckCharacters(absl::string_view text) {
+absl::Status CheckCharacters(absl::string_view text, bool is_grammar) {
   if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
     return Invalid(absl::StrCat("byte ", nul, ": NUL, expected an escape such as \\u0000 in its place"));
   }
@@ -79,7 +79,11 @@ absl::Status CheckCharacters(absl::string_view text) {
     const bool braced = i + 1 < text.size() && text[i + 1] == '{';
     const size_t begin = i + 1 + (braced ? 1 : 0);
     // As many digits as there are, or as the escape takes.
-    const size_t most = braced || kind == 'x' ? text.size() : kind == 'u' ? 4 : 8;
+    const size_t most = braced        ? text.size()
+                        : kind == 'u' ? 4
+                        : kind == 'U' ? 8
+                        : is_grammar  ? text.size()
+                                      : 2;
     uint32_t code = 0;
     for (size_t at = begin; at < text.size() && at - begin < most && absl::ascii_isxdigit(text[at]); ++at) {
       code = std::min<uint32_t>(16 * code + HexDigit(text[at]), kLastCodePoint + 1);
@@ -167,8 +171,9 @@ absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLim
     case ConstraintSource::Form::kGrammar:
       break;
   }
-  TANDEM_RETURN_IF_ERROR(CheckCharacters(source.text));
-  return CheckBrackets(source.text, source.form == ConstraintSource::Form::kGrammar, limits.max_depth);
+  const bool is_grammar = source.form == ConstraintSource::Form::kGrammar;
+  TANDEM_RETURN_IF_ERROR(CheckCharacters(source.text, is_grammar));
+  return CheckBrackets(source.text, is_grammar, limits.max_depth);
 }
 
 absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::string> choices) {

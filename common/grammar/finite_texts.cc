@@ -102,7 +102,7 @@ class Grammar {
     for (size_t expression = 0; expression < begins_.size(); ++expression) {
       if (IsFinite(expression)) Prune(expression);
     }
-    EmptyCircles();
+    EmptyBareRules();
     return changed_;
   }
   // What a class has instead of its words stands behind all others.
@@ -248,32 +248,49 @@ class Grammar {
     }
   }
 
-  // The only expression of a rule that is nothing but a repeat: the sequence that it stands in. None: npos.
-  size_t OnlyRepeat(size_t rule) {
-    const size_t body = bodies_[rule];
-    if (KindOf(body) != kChoices || WordsOf(body).size() != 1) return kNone;
-    const auto sequence = static_cast<size_t>(WordsOf(body).front());
-    if (KindOf(sequence) != kSequence || WordsOf(sequence).size() != 1) return kNone;
-    return KindOf(static_cast<size_t>(WordsOf(sequence).front())) == kRepeat ? sequence : kNone;
+  // Of every node, whether a character can follow from it.
+  std::vector<bool> HaveCharacters() {
+    const size_t num_nodes = begins_.size() + bodies_.size();
+    std::vector<bool> have(num_nodes, false);
+    std::vector<std::vector<size_t>> parts_of(num_nodes);  // Of which nodes a node is a part.
+    std::vector<size_t> pending;
+    for (size_t node = 0; node < num_nodes; ++node) {
+      const bool is_rule = node >= begins_.size();
+      const int32_t kind = is_rule ? kRule : KindOf(node);
+      if (is_rule) {
+        parts_of[bodies_[node - begins_.size()]].push_back(node);
+      } else if (kind == kSequence || kind == kChoices) {
+        for (const int32_t part : WordsOf(node)) parts_of[static_cast<size_t>(part)].push_back(node);
+      } else if (kind == kRule || kind == kRepeat) {
+        parts_of[RuleNode(static_cast<size_t>(WordsOf(node).front()))].push_back(node);
+      } else if (kind != kEmpty && !WordsOf(node).empty()) {
+        have[node] = true;
+        pending.push_back(node);
+      }
+    }
+    while (!pending.empty()) {
+      const size_t node = pending.back();
+      pending.pop_back();
+      for (const size_t whole : parts_of[node]) {
+        if (!have[whole]) pending.push_back(whole);
+        have[whole] = true;
+      }
+    }
+    return have;
   }
 
-  // Rules that are repeats of one another in a circle have nothing to repeat: their text is the empty one.
-  // XGrammar would follow the circle without end.
-  void EmptyCircles() {
-    std::vector<size_t> seen_from(bodies_.size(), kNone);
-    for (size_t start = 0; start < bodies_.size(); ++start) {
-      for (size_t rule = start; seen_from[rule] == kNone || seen_from[rule] == start;) {
-        const size_t sequence = OnlyRepeat(rule);
-        if (sequence == kNone) break;
-        const auto repeat = static_cast<size_t>(WordsOf(sequence).front());
-        if (seen_from[rule] == start) {
-          words_[begins_[sequence]] = kEmpty;
-          Keep(begins_[sequence], 0);
-          break;
-        }
-        seen_from[rule] = start;
-        rule = static_cast<size_t>(WordsOf(repeat).front());
-      }
+  // Rules without any character, such as repeats of one another in a circle, become the empty text at once,
+  // and so do endless ones, which nothing refers to any more. XGrammar would follow some circles for ever.
+  void EmptyBareRules() {
+    const std::vector<bool> have = HaveCharacters();
+    for (size_t rule = 0; rule < bodies_.size(); ++rule) {
+      const size_t body = bodies_[rule];
+      if ((have[body] && IsFinite(body)) || KindOf(body) != kChoices || WordsOf(body).empty()) continue;
+      const size_t begin = begins_[static_cast<size_t>(WordsOf(body).front())];
+      changed_ = changed_ || words_[begin] != kEmpty;
+      words_[begin] = kEmpty;
+      words_[begin + 1] = 0;
+      Keep(begins_[body], 1);
     }
   }
 
@@ -285,8 +302,6 @@ class Grammar {
     changed_ = changed_ || count != words_[begin + 1];
     words_[begin + 1] = static_cast<int32_t>(count);
   }
-
-  static constexpr size_t kNone = SIZE_MAX;
 
   std::vector<int32_t> words_;
   std::vector<size_t> begins_;  // Of expressions, in words_.

@@ -26,21 +26,21 @@ namespace {
 #define TANDEM_KIMI_FRONT TANDEM_NO_HAN(R"(\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M})")
 #define TANDEM_KIMI_BACK TANDEM_NO_HAN(R"(\p{Ll}\p{Lm}\p{Lo}\p{M})")
 
-constexpr char kGpt2Pattern[] =
+constexpr char kGpt2Words[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr char kDigit[] = R"(\p{N})";
 constexpr char kLlama3Pattern[] = TANDEM_CONTRACTIONS TANDEM_WORD R"(|\p{N}{1,3})" TANDEM_REST;
 constexpr char kQwen2Pattern[] = TANDEM_CONTRACTIONS TANDEM_WORD R"(|\p{N})" TANDEM_REST;
 
-constexpr const char* kGpt2[] = {kGpt2Pattern};
-constexpr const char* kDigitsThenGpt2[] = {kDigit, kGpt2Pattern};
+constexpr const char* kGpt2[] = {kGpt2Words};
+constexpr const char* kDigitsThenGpt2[] = {kDigit, kGpt2Words};
 constexpr const char* kLlama3[] = {kLlama3Pattern};
 constexpr const char* kQwen2[] = {kQwen2Pattern};
 constexpr const char* kQwen35[] = {
     TANDEM_CONTRACTIONS
     R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*)" TANDEM_SPACES};
-constexpr const char* kDefault[] = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"};
-constexpr const char* kFalcon[] = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"};
+constexpr const char* kDefault[] = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Words, R"(\p{N}+)", "[0-9][0-9][0-9]"};
+constexpr const char* kFalcon[] = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Words, "[0-9][0-9][0-9]"};
 constexpr const char* kDeepSeekCoder[] = {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)",
                                           "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", kDigit};
 constexpr const char* kDeepSeekV3[] = {
@@ -53,7 +53,7 @@ constexpr const char* kBloom[] = {TANDEM_BLOOM};
 constexpr const char* kViking[] = {TANDEM_BLOOM, kDigit};
 constexpr const char* kChameleon[] = {"<sentinel:[0-9]+>",       "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
                                       "([\\t\\n]|    |  )",      kDigit,
-                                      R"([\p{P}!-/:-@\[-`{-~])", kGpt2Pattern};
+                                      R"([\p{P}!-/:-@\[-`{-~])", kGpt2Words};
 constexpr const char* kSuperBpe[] = {R"(\p{N}+)", R"((?=(\d{3})+(?!\d)))"};
 constexpr const char* kBailing[] = {
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n])"
@@ -143,7 +143,7 @@ absl::Span<const GgufPreTokenizer> GgufPreTokenizers() {
 nlohmann::json DescribePreTokenizer(const GgufPreTokenizer& pre_tokenizer) {
   nlohmann::json steps = nlohmann::json::array();
   // What the format calls byte level splits like GPT-2 by itself.
-  const bool ends_in_gpt2 = pre_tokenizer.patterns.back() == kGpt2Pattern;
+  const bool ends_in_gpt2 = pre_tokenizer.patterns.back() == kGpt2Words;
   const size_t count = pre_tokenizer.patterns.size() - (ends_in_gpt2 ? 1 : 0);
   for (const char* const pattern : pre_tokenizer.patterns.first(count)) {
     if (pattern == kDigit) {

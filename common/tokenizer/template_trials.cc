@@ -58,7 +58,7 @@ ChatMessage Calling(std::optional<std::string> content, std::initializer_list<co
   return message;
 }
 
-ChatMessage Result(const char* id) {
+ChatMessage ToolResult(const char* id) {
   return {.role = "tool", .content = kResult, .tool_call_id = id, .name = kTool};
 }
 
@@ -68,10 +68,10 @@ std::vector<Messages> CallHistories(const std::optional<std::string>& content) {
   const ChatMessage one = Calling(content, {kFirstId});
   const ChatMessage answer{.role = "assistant", .content = "It is done."};
   return {{User(), one},
-          {User(), one, Result(kFirstId)},
-          {User(), one, Result(kFirstId), answer, User()},
-          {User(), Calling(content, {kFirstId, kSecondId}), Result(kFirstId), Result(kSecondId)},
-          {User(), Calling(content, {kFirstId}, kThought), Result(kFirstId)}};
+          {User(), one, ToolResult(kFirstId)},
+          {User(), one, ToolResult(kFirstId), answer, User()},
+          {User(), Calling(content, {kFirstId, kSecondId}), ToolResult(kFirstId), ToolResult(kSecondId)},
+          {User(), Calling(content, {kFirstId}, kThought), ToolResult(kFirstId)}};
 }
 
 size_t CountOf(absl::string_view text, absl::string_view word) {

@@ -18,6 +18,11 @@ struct JinjaArguments {
 
   // The argument at `index` or with that name; null when it was not given.
   const JinjaValue* Find(size_t index, absl::string_view name) const;
+  // Whether that argument was given, and is true.
+  bool IsSet(size_t index, absl::string_view name) const {
+    const JinjaValue* given = Find(index, name);
+    return given != nullptr && given->IsTrue();
+  }
 };
 
 // `value | name(arguments)`. Unimplemented for filters that are not known.

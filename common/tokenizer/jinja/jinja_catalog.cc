@@ -18,11 +18,11 @@ constexpr absl::string_view kUnsupportedMethods[] = {
     "hex",    "from_bytes", "fromhex",   "is_integer", "to_bytes",         "conjugate"};
 
 template <size_t N>
-bool IsOneOf(const absl::string_view (&names)[N], absl::string_view name) {
+bool IsListed(const absl::string_view (&names)[N], absl::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-const Catalog& Filters() {
+const Catalog& KnownFilters() {
   static const auto* filters = new Catalog{
       {"abs", {}},
       {"attr", {{"name"}, 1}},
@@ -104,7 +104,7 @@ const JinjaSignature* Find(const Catalog& catalog, absl::string_view name) {
 }  // namespace
 
 const JinjaSignature* FindJinjaFilter(absl::string_view name) {
-  return Find(Filters(), name);
+  return Find(KnownFilters(), name);
 }
 
 const JinjaSignature* FindJinjaTest(absl::string_view name) {
@@ -112,15 +112,15 @@ const JinjaSignature* FindJinjaTest(absl::string_view name) {
 }
 
 bool IsUnsupportedJinjaFilter(absl::string_view name) {
-  return IsOneOf(kUnsupportedFilters, name);
+  return IsListed(kUnsupportedFilters, name);
 }
 
 bool IsUnsupportedJinjaFunction(absl::string_view name) {
-  return IsOneOf(kUnsupportedFunctions, name);
+  return IsListed(kUnsupportedFunctions, name);
 }
 
 bool IsUnsupportedPythonMethod(absl::string_view name) {
-  return IsOneOf(kUnsupportedMethods, name);
+  return IsListed(kUnsupportedMethods, name);
 }
 
 absl::Status CheckJinjaCall(const JinjaSignature& signature, absl::string_view what, size_t num_positional,

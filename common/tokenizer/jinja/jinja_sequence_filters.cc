@@ -19,11 +19,6 @@ namespace {
 
 using Result = absl::StatusOr<JinjaValue>;
 
-bool IsSet(const JinjaArguments& arguments, size_t index, absl::string_view name) {
-  const JinjaValue* given = arguments.Find(index, name);
-  return given != nullptr && given->IsTrue();
-}
-
 // The keys by which items are sorted or compared: the items themselves or a member, in lower case unless
 // `case_sensitive`.
 absl::StatusOr<std::vector<JinjaValue>> KeysOf(const JinjaValue::Items& items, const JinjaValue* attribute,
@@ -75,7 +70,7 @@ Result SortFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinj
   std::vector<JinjaValue::Items> parts(items.size());
   for (const JinjaValue& part : attributes) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<JinjaValue> keys,
-                            KeysOf(items, &part, IsSet(arguments, 1, "case_sensitive"), budget));
+                            KeysOf(items, &part, arguments.IsSet(1, "case_sensitive"), budget));
     for (size_t i = 0; i < keys.size(); ++i) parts[i].push_back(keys[i]);
   }
   std::vector<JinjaValue> keys;
@@ -84,7 +79,7 @@ Result SortFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinj
     keys.push_back(std::move(key));
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<size_t> order,
-                          OrderOf(keys, IsSet(arguments, 0, "reverse"), budget));
+                          OrderOf(keys, arguments.IsSet(0, "reverse"), budget));
   JinjaValue::Items sorted;
   for (const size_t at : order) sorted.push_back(items[at]);
   return JinjaValue::List(std::move(sorted));
@@ -94,7 +89,7 @@ Result UniqueFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<JinjaValue> keys,
-      KeysOf(items, arguments.Find(1, "attribute"), IsSet(arguments, 0, "case_sensitive"), budget));
+      KeysOf(items, arguments.Find(1, "attribute"), arguments.IsSet(0, "case_sensitive"), budget));
   std::vector<size_t> kept;
   for (size_t i = 0; i < keys.size(); ++i) {
     if (!keys[i].IsUndefined()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(keys[i]));
@@ -121,7 +116,7 @@ Result GroupByFilter(const JinjaValue& value, const JinjaArguments& arguments, J
     shown.push_back(key.IsUndefined() && fallback != nullptr ? *fallback : std::move(key));
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<JinjaValue> keys,
-                          KeysOf(shown, nullptr, IsSet(arguments, 2, "case_sensitive"), budget));
+                          KeysOf(shown, nullptr, arguments.IsSet(2, "case_sensitive"), budget));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<size_t> order, OrderOf(keys, /*reverse=*/false, budget));
   JinjaValue::Items groups;
   for (size_t begin = 0; begin < order.size();) {
@@ -151,10 +146,10 @@ Result DictSortFilter(const JinjaValue& value, const JinjaArguments& arguments, 
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<JinjaValue> keys, [&]() -> absl::StatusOr<std::vector<JinjaValue>> {
         const JinjaValue place = JinjaValue::Int(by_value ? 1 : 0);
-        return KeysOf(*pairs.AsItems(), &place, IsSet(arguments, 0, "case_sensitive"), budget);
+        return KeysOf(*pairs.AsItems(), &place, arguments.IsSet(0, "case_sensitive"), budget);
       }());
   TANDEM_ASSIGN_OR_RETURN(const std::vector<size_t> order,
-                          OrderOf(keys, IsSet(arguments, 2, "reverse"), budget));
+                          OrderOf(keys, arguments.IsSet(2, "reverse"), budget));
   JinjaValue::Items sorted;
   for (const size_t at : order) sorted.push_back((*pairs.AsItems())[at]);
   return JinjaValue::List(std::move(sorted));
@@ -165,7 +160,7 @@ Result Extreme(const JinjaValue& value, const JinjaArguments& arguments, bool gr
   if (items.empty()) return JinjaValue::Undefined("No aggregated item, sequence was empty.");
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<JinjaValue> keys,
-      KeysOf(items, arguments.Find(1, "attribute"), IsSet(arguments, 0, "case_sensitive"), budget));
+      KeysOf(items, arguments.Find(1, "attribute"), arguments.IsSet(0, "case_sensitive"), budget));
   size_t best = 0;
   for (size_t i = 1; i < keys.size(); ++i) {
     TANDEM_ASSIGN_OR_RETURN(const bool better, greatest ? JinjaLess(keys[best], keys[i], budget)

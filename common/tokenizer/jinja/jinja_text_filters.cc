@@ -23,7 +23,7 @@ namespace {
 
 using Result = absl::StatusOr<JinjaValue>;
 
-absl::StatusOr<int64_t> IntegerOr(const JinjaArguments& arguments, size_t index, absl::string_view name,
+absl::StatusOr<int64_t> IntegerUnlessNone(const JinjaArguments& arguments, size_t index, absl::string_view name,
                                   int64_t if_absent) {
   const JinjaValue* value = arguments.Find(index, name);
   if (value == nullptr || value->IsNone()) return if_absent;
@@ -31,11 +31,6 @@ absl::StatusOr<int64_t> IntegerOr(const JinjaArguments& arguments, size_t index,
   if (value->As<int64_t>() == nullptr)
     return absl::InvalidArgumentError(absl::StrCat("argument '", name, "' is not an integer"));
   return *value->As<int64_t>();
-}
-
-bool IsSet(const JinjaArguments& arguments, size_t index, absl::string_view name) {
-  const JinjaValue* given = arguments.Find(index, name);
-  return given != nullptr && given->IsTrue();
 }
 
 Result EscapeFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget& budget) {
@@ -58,7 +53,7 @@ Result SafeFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget& b
 
 Result CenterFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, JinjaToText(value, budget));
-  TANDEM_ASSIGN_OR_RETURN(const int64_t width, IntegerOr(arguments, 0, "width", 80));
+  TANDEM_ASSIGN_OR_RETURN(const int64_t width, IntegerUnlessNone(arguments, 0, "width", 80));
   TANDEM_ASSIGN_OR_RETURN(std::string padded, PythonPad(text, width, " ", TextAlignment::kCenter, budget));
   return JinjaTextLike(value, std::move(padded));
 }
@@ -88,8 +83,8 @@ Result IndentFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
       return absl::InvalidArgumentError("indent expects a width of at most 1000");
     indent.assign(static_cast<size_t>(std::max<int64_t>(*count, 0)), ' ');
   }
-  const bool first = IsSet(arguments, 1, "first");
-  const bool blank = IsSet(arguments, 2, "blank");
+  const bool first = arguments.IsSet(1, "first");
+  const bool blank = arguments.IsSet(2, "blank");
   const std::vector<std::string> lines = PythonSplitLines(text + "\n", /*keep_ends=*/false);
   TANDEM_RETURN_IF_ERROR(budget.Bytes(text.size() + lines.size() * (indent.size() + 1)));
   std::string indented = first ? indent : "";
@@ -103,8 +98,8 @@ Result IndentFilter(const JinjaValue& value, const JinjaArguments& arguments, Ji
 Result TruncateFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue full_length, ApplyJinjaFilter("length", value, {}, budget));
   const int64_t length = *full_length.As<int64_t>();
-  TANDEM_ASSIGN_OR_RETURN(const int64_t most, IntegerOr(arguments, 0, "length", 255));
-  TANDEM_ASSIGN_OR_RETURN(const int64_t leeway, IntegerOr(arguments, 3, "leeway", 5));
+  TANDEM_ASSIGN_OR_RETURN(const int64_t most, IntegerUnlessNone(arguments, 0, "length", 255));
+  TANDEM_ASSIGN_OR_RETURN(const int64_t leeway, IntegerUnlessNone(arguments, 3, "leeway", 5));
   std::string end = "...";
   if (const JinjaValue* given = arguments.Find(2, "end")) {
     TANDEM_ASSIGN_OR_RETURN(end, JinjaToText(*given, budget));
@@ -116,7 +111,7 @@ Result TruncateFilter(const JinjaValue& value, const JinjaArguments& arguments, 
   if (length <= most || length - most <= leeway) return value;
   if (value.AsString() == nullptr) return absl::InvalidArgumentError("truncate expects a string");
   absl::string_view kept = CharacterRange(*value.AsString(), 0, static_cast<size_t>(most - end_length));
-  if (!IsSet(arguments, 1, "killwords")) kept = kept.substr(0, kept.rfind(' '));
+  if (!arguments.IsSet(1, "killwords")) kept = kept.substr(0, kept.rfind(' '));
   return JinjaTextLike(value, absl::StrCat(kept, end));
 }
 
@@ -131,7 +126,7 @@ Result FileSizeFilter(const JinjaValue& value, const JinjaArguments& arguments, 
   } else if (value.AsString() == nullptr || !absl::SimpleAtod(PythonDigits(*value.AsString()), &bytes)) {
     return absl::InvalidArgumentError("filesizeformat expects a number");
   }
-  const bool binary = IsSet(arguments, 0, "binary");
+  const bool binary = arguments.IsSet(0, "binary");
   const double base = binary ? 1024 : 1000;
   if (bytes == 1) return JinjaValue::String("1 Byte");
   if (bytes < -9e18) return absl::InvalidArgumentError("an integer overflows 64 bits");

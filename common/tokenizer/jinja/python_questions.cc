@@ -34,7 +34,7 @@ constexpr uint32_t kIdeographs[] = {0x4E00, 0x4E03, 0x4E07, 0x4E09, 0x4E5D, 0x4E
 bool IsDecimal(uint32_t c) {
   return CategoryOf(c) == UTF8PROC_CATEGORY_ND;
 }
-bool IsDigit(uint32_t c) {
+bool HasDigitValue(uint32_t c) {
   const auto contains = [c](const Range& range) { return c >= range.first && c <= range.last; };
   return IsDecimal(c) || std::any_of(std::begin(kOtherDigits), std::end(kOtherDigits), contains);
 }
@@ -47,7 +47,7 @@ bool IsAlpha(uint32_t c) {
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
 bool IsAlnum(uint32_t c) {
-  return IsAlpha(c) || IsDigit(c) || IsNumber(c);
+  return IsAlpha(c) || HasDigitValue(c) || IsNumber(c);
 }
 bool IsLower(uint32_t c) {
   return utf8proc_islower(static_cast<utf8proc_int32_t>(c)) != 0;
@@ -96,7 +96,7 @@ bool PythonIsDecimal(absl::string_view text) {
   return HoldsForAll(text, false, IsDecimal);
 }
 bool PythonIsDigit(absl::string_view text) {
-  return HoldsForAll(text, false, IsDigit);
+  return HoldsForAll(text, false, HasDigitValue);
 }
 bool PythonIsIdentifier(absl::string_view text) {
   bool is_first = true;
@@ -114,7 +114,7 @@ bool PythonIsLower(absl::string_view text) {
   return IsCased(text, IsLower, IsUpper);
 }
 bool PythonIsNumeric(absl::string_view text) {
-  return HoldsForAll(text, false, [](uint32_t c) { return IsDigit(c) || IsNumber(c); });
+  return HoldsForAll(text, false, [](uint32_t c) { return HasDigitValue(c) || IsNumber(c); });
 }
 bool PythonIsPrintable(absl::string_view text) {
   return HoldsForAll(text, true, IsPythonPrintable);
