@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
+#include "common/grammar/xgrammar_expressions.h"
 #include "common/model/config/strict_json.h"
 
 namespace tandem {
@@ -19,20 +20,6 @@ namespace {
 
 using nlohmann::json;
 
-// Kinds of XGrammar's expressions. Each is in the list of words as kind, number of words that follow, words.
-enum Kind : int32_t {
-  kCharacterClass = 1,      // Whether it is negated, then first and last code points of ranges.
-  kCharacterClassStar = 2,  // The same: any number of its characters.
-  kEmpty = 3,
-  kRule = 4,         // A rule.
-  kSequence = 5,     // Expressions.
-  kChoices = 6,      // Expressions.
-  kTagDispatch = 7,  // Pairs of an expression, the tag, and a rule; two more words.
-  kRepeat = 8,       // A rule, least and most times.
-  kToken = 9,        // Tokens.
-};
-constexpr size_t kTagDispatchMore = 2;
-constexpr int32_t kLastCodePoint = 0x10ffff;
 constexpr int32_t kFirstSurrogate = 0xd800;
 constexpr int32_t kLastSurrogate = 0xdfff;
 

@@ -17,26 +17,14 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
+#include "common/grammar/xgrammar_expressions.h"
 
 namespace tandem {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int32_t kLastCodePoint = 0x10ffff;
 constexpr int32_t kFirstPrintable = 0x20;
-
-// Kinds of XGrammar's expressions, as its serialised form numbers them.
-enum Kind : int32_t {
-  kByteString = 0,
-  kCharacterClass = 1,
-  kCharacterClassStar = 2,
-  kEmpty = 3,
-  kRuleRef = 4,
-  kSequence = 5,
-  kChoices = 6,
-  kRepeat = 8,
-};
 
 // Of a rule: name, body, lookahead and two words on it, token budget, character budget, capture, lazy,
 // temperature.
@@ -130,7 +118,7 @@ class StringWriter {
         return absl::StrCat(Class(data), "*");
       case kEmpty:
         return std::string("\"\"");
-      case kRuleRef:
+      case kRule:
         return NameOf(static_cast<size_t>(data.at(0)));
       case kSequence:
         return Joined(data, " ", depth);

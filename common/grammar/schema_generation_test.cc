@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/grammar/byte_vocabulary.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/constraint.h"
 #include "common/grammar/schema_source.h"
@@ -17,16 +18,9 @@ namespace {
 using ::testing::HasSubstr;
 using Form = ConstraintSource::Form;
 
-constexpr TokenId kEndOfText = 256;
-
 class SchemaGenerationTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    std::vector<std::string> bytes;
-    for (int byte = 0; byte < 256; ++byte) bytes.emplace_back(1, static_cast<char>(byte));
-    bytes.emplace_back();
-    vocabulary_ = GrammarVocabulary::Create(std::move(bytes), {kEndOfText}).value();
-  }
+  static void SetUpTestSuite() { vocabulary_ = ByteVocabulary(); }
   static void TearDownTestSuite() { vocabulary_.reset(); }
 
   static std::unique_ptr<ConstraintState> Begin(const ConstraintSource& source) {
@@ -40,7 +34,7 @@ class SchemaGenerationTest : public ::testing::Test {
     for (const char byte : text) {
       if (!state->Accept(static_cast<uint8_t>(byte))) return false;
     }
-    return state->Accept(kEndOfText);
+    return state->Accept(kByteEnd);
   }
 
   static std::shared_ptr<const GrammarVocabulary> vocabulary_;

@@ -21,7 +21,7 @@ namespace {
 constexpr char kDeepSeek[] = "deepseek2";
 constexpr int64_t kMostCount = 1 << 24;
 // Layers for which lists are made: more than any model has.
-constexpr int64_t kMostLayers = 4096;
+constexpr int64_t kMostListedLayers = 4096;
 constexpr GgufKeyField kKeys[] = {{"embedding_length", "hidden_size"},
                                   {"block_count", "num_hidden_layers"},
                                   {"feed_forward_length", "intermediate_size"},
@@ -199,7 +199,7 @@ class ConfigReader {
     }
     if (architecture.window_every < 2) return absl::OkStatus();
     TANDEM_ASSIGN_OR_RETURN(const int64_t layers, Count("block_count"));
-    if (layers > kMostLayers) return absl::OkStatus();  // Which is refused.
+    if (layers > kMostListedLayers) return absl::OkStatus();  // Which is refused.
     const nlohmann::json* const pattern = Find(key + "_pattern");
     const bool is_list = pattern != nullptr && pattern->is_array();
     if (is_list ? static_cast<int64_t>(pattern->size()) != layers ||

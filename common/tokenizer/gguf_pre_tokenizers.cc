@@ -26,8 +26,7 @@ namespace {
 #define TANDEM_KIMI_FRONT TANDEM_NO_HAN(R"(\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M})")
 #define TANDEM_KIMI_BACK TANDEM_NO_HAN(R"(\p{Ll}\p{Lm}\p{Lo}\p{M})")
 
-constexpr char kGpt2Words[] =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr char kGpt2Words[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr char kDigit[] = R"(\p{N})";
 constexpr char kLlama3Pattern[] = TANDEM_CONTRACTIONS TANDEM_WORD R"(|\p{N}{1,3})" TANDEM_REST;
 constexpr char kQwen2Pattern[] = TANDEM_CONTRACTIONS TANDEM_WORD R"(|\p{N})" TANDEM_REST;

@@ -53,11 +53,6 @@ const char* FinishReasonOf(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_MAX_TOKENS ? "length" : "stop";
 }
 
-// JSON has no infinity.
-double Finite(float number) {
-  return std::isfinite(number) ? static_cast<double>(number) : -9999.0;
-}
-
 // OpenAI's code for the error, if there is one: its own, by its reason, or that of its kind.
 OrderedJson CodeOf(const absl::Status& status, const std::optional<std::string>& field) {
   const std::string reason = ReasonOf(status);
@@ -169,8 +164,8 @@ OrderedJson TandemJson(const v1::GenerationStarted& started, const v1::Speculati
                       {"draft_tokens", stats.draft_tokens()},
                       {"accepted_tokens", stats.accepted_tokens()},
                       {"drafter_accepted_tokens", stats.drafter_accepted_tokens()},
-                      {"mean_acceptance_length", Finite(stats.mean_acceptance_length())},
-                      {"draft_acceptance_rate", Finite(stats.draft_acceptance_rate())}};
+                      {"mean_acceptance_length", FiniteNumber(stats.mean_acceptance_length())},
+                      {"draft_acceptance_rate", FiniteNumber(stats.draft_acceptance_rate())}};
   if (!stats.drafter_lost().empty()) json["drafter_lost"] = stats.drafter_lost();
   return json;
 }

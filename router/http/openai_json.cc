@@ -192,4 +192,8 @@ absl::StatusOr<Json> ParseBody(absl::string_view body) {
   return json;
 }
 
+double FiniteNumber(float number) {
+  return std::isfinite(number) ? static_cast<double>(number) : -9999.0;
+}
+
 }  // namespace tandem::router

@@ -108,4 +108,7 @@ class JsonFields {
 // Parses a body: one JSON object, of bounded depth. InvalidArgument otherwise.
 absl::StatusOr<Json> ParseBody(absl::string_view body);
 
+// A number of an answer: JSON has no infinity, so that -9999 stands for what is none, as in vLLM.
+double FiniteNumber(float number);
+
 }  // namespace tandem::router

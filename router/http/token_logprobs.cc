@@ -13,11 +13,6 @@
 namespace tandem::router {
 namespace {
 
-// Of a token that cannot be: JSON has no infinity.
-double Finite(float logprob) {
-  return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
-}
-
 OrderedJson BytesOf(absl::string_view text) {
   OrderedJson bytes = OrderedJson::array();
   for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
@@ -119,7 +114,7 @@ OrderedJson TextLogprob(uint32_t token, const v1::TokenDetail& detail, size_t of
   const auto add = [&](uint32_t id, float logprob) {
     std::string key = spelling.Key(id);
     if (top.contains(key)) key = TokenSpelling::Id(id);
-    top[key] = Finite(logprob);
+    top[key] = FiniteNumber(logprob);
     return key;
   };
   std::string own;
@@ -129,7 +124,7 @@ OrderedJson TextLogprob(uint32_t token, const v1::TokenDetail& detail, size_t of
   }
   if (own.empty()) own = add(token, detail.logprob());
   return {{"token", std::move(own)},
-          {"logprob", Finite(detail.logprob())},
+          {"logprob", FiniteNumber(detail.logprob())},
           {"top", std::move(top)},
           {"offset", offset}};
 }
@@ -138,11 +133,11 @@ OrderedJson ChatLogprob(uint32_t token, const v1::TokenDetail& detail, const Tok
   OrderedJson top = OrderedJson::array();
   for (const v1::TokenLogprob& other : detail.top_logprobs()) {
     top.push_back({{"token", spelling.Text(other.token())},
-                   {"logprob", Finite(other.logprob())},
+                   {"logprob", FiniteNumber(other.logprob())},
                    {"bytes", BytesOf(spelling.Bytes(other.token()))}});
   }
   return {{"token", spelling.Text(token)},
-          {"logprob", Finite(detail.logprob())},
+          {"logprob", FiniteNumber(detail.logprob())},
           {"bytes", BytesOf(spelling.Bytes(token))},
           {"top_logprobs", std::move(top)}};
 }
@@ -150,7 +145,7 @@ OrderedJson ChatLogprob(uint32_t token, const v1::TokenDetail& detail, const Tok
 OrderedJson PromptLogprob(uint32_t token, const v1::TokenDetail& detail, const TokenSpelling& spelling) {
   OrderedJson entry = OrderedJson::object();
   const auto add = [&](uint32_t id, float logprob, OrderedJson rank) {
-    entry.emplace(absl::StrCat(id), OrderedJson({{"logprob", Finite(logprob)},
+    entry.emplace(absl::StrCat(id), OrderedJson({{"logprob", FiniteNumber(logprob)},
                                                  {"rank", std::move(rank)},
                                                  {"decoded_token", TextOfBytes(spelling.Bytes(id))}}));
   };

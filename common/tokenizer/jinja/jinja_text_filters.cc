@@ -23,8 +23,8 @@ namespace {
 
 using Result = absl::StatusOr<JinjaValue>;
 
-absl::StatusOr<int64_t> IntegerUnlessNone(const JinjaArguments& arguments, size_t index, absl::string_view name,
-                                  int64_t if_absent) {
+absl::StatusOr<int64_t> IntegerUnlessNone(const JinjaArguments& arguments, size_t index,
+                                          absl::string_view name, int64_t if_absent) {
   const JinjaValue* value = arguments.Find(index, name);
   if (value == nullptr || value->IsNone()) return if_absent;
   if (const bool* flag = value->As<bool>()) return *flag ? 1 : 0;
