@@ -5,8 +5,9 @@
 //
 // Reads lines of JSON: {"schema": TEXT, "free": whether the layout is free, "outputs": how many, "takes":
 // TEXTS}. Prints a line for each: {"error": WHY}, or {"outputs": [[TEXT in hexadecimal digits, whether it is
-// whole]...], "takes": [whether each text is taken...], "bytes": of its grammar}. A vocabulary of single
-// bytes and some longer pieces stands in for a model's.
+// whole]...], "takes": [whether each text is taken...], "bytes": of its grammar}. A request for no text at
+// all converts the schema and compiles nothing. A vocabulary of single bytes and some longer pieces stands in
+// for a model's.
 
 #include <algorithm>
 #include <cstdint>
@@ -112,14 +113,17 @@ absl::StatusOr<Json> Answer(const Json& request, const std::shared_ptr<const Gra
                                 .any_whitespace = request.value("free", false)};
   TANDEM_RETURN_IF_ERROR(CheckConstraint(source, {}));
   TANDEM_ASSIGN_OR_RETURN(const ConstraintSource grammar, WithGrammarsOfSchemas(source));
+  Json answer = {{"outputs", Json::array()}, {"takes", Json::array()}, {"bytes", grammar.text.size()}};
+  const auto num_outputs = request.value("outputs", size_t{0});
+  const Json texts = request.value("takes", Json::array());
+  if (num_outputs == 0 && texts.empty()) return answer;
   TANDEM_ASSIGN_OR_RETURN(const std::string compiled, CompileConstraint(source, *vocabulary));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const CompiledConstraint> constraint,
                           LoadConstraint(compiled, vocabulary));
-  Json answer = {{"outputs", Json::array()}, {"takes", Json::array()}, {"bytes", grammar.text.size()}};
-  for (size_t i = 0; i < request.value("outputs", size_t{0}); ++i) {
+  for (size_t i = 0; i < num_outputs; ++i) {
     answer["outputs"].push_back(Generate(constraint, *vocabulary, random));
   }
-  for (const Json& text : request.value("takes", Json::array())) {
+  for (const Json& text : texts) {
     answer["takes"].push_back(Takes(constraint, *vocabulary, text.get<std::string>()));
   }
   return answer;
