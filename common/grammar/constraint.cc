@@ -25,7 +25,7 @@ constexpr size_t kMostChoices = 10'000;
 constexpr size_t kMostTags = 1'000;
 constexpr size_t kMostTagBytes = 1'024;
 
-constexpr uint32_t kMaxCodePoint = 0x10ffff;
+constexpr uint32_t kMaxEscape = 0x10ffff;
 
 absl::Status Invalid(absl::string_view message) {
   return absl::InvalidArgumentError(message);
@@ -86,9 +86,9 @@ absl::Status CheckCharacters(absl::string_view text, bool is_grammar) {
                                       : 2;
     uint32_t code = 0;
     for (size_t at = begin; at < text.size() && at - begin < most && absl::ascii_isxdigit(text[at]); ++at) {
-      code = std::min<uint32_t>(16 * code + HexDigit(text[at]), kMaxCodePoint + 1);
+      code = std::min<uint32_t>(16 * code + HexDigit(text[at]), kMaxEscape + 1);
     }
-    if (code > kMaxCodePoint || (code >= 0xd800 && code < 0xe000)) {
+    if (code > kMaxEscape || (code >= 0xd800 && code < 0xe000)) {
       return Invalid(absl::StrCat("byte ", escape,
                                   ": an escape of no character, expected a code point up to 10ffff",
                                   " other than d800 to dfff"));

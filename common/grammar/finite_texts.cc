@@ -35,7 +35,7 @@ bool HasNoCharacter(absl::Span<const int32_t> words) {
     if (first > next) return false;
     next = std::max(next, int64_t{last} + 1);
   }
-  return next > kLastCodePoint;
+  return next > kMaxCodePoint;
 }
 
 // The same class without the surrogates.

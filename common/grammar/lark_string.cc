@@ -186,14 +186,14 @@ class StringWriter {
       if (first > next) others.emplace_back(next, first - 1);
       next = std::max(next, last + 1);
     }
-    if (next <= kLastCodePoint) others.emplace_back(next, kLastCodePoint);
+    if (next <= kMaxCodePoint) others.emplace_back(next, kMaxCodePoint);
     return others;
   }
 
   // What of a range stands in JSON as it is.
   static void AddPlain(int32_t first, int32_t last, std::string* plain) {
     for (const auto& [low, high] :
-         {Range{kFirstPrintable, '"' - 1}, Range{'"' + 1, '\\' - 1}, Range{'\\' + 1, kLastCodePoint}}) {
+         {Range{kFirstPrintable, '"' - 1}, Range{'"' + 1, '\\' - 1}, Range{'\\' + 1, kMaxCodePoint}}) {
       const int32_t from = std::max(first, low);
       const int32_t to = std::min(last, high);
       if (from <= to) absl::StrAppend(plain, Escaped(from), "-", Escaped(to));

@@ -21,6 +21,6 @@ enum XGrammarExpression : int32_t {
 };
 inline constexpr size_t kTagDispatchMore = 2;
 
-inline constexpr int32_t kLastCodePoint = 0x10ffff;
+inline constexpr int32_t kMaxCodePoint = 0x10ffff;
 
 }  // namespace tandem

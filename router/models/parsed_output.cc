@@ -18,8 +18,9 @@ constexpr size_t kShortIdLetters = 9;
 bool ContinuesReasoning(const v1::ChatPrompt& chat) {
   if (!chat.continue_final_message() || chat.messages().empty()) return false;
   const v1::ChatMessage& last = *chat.messages().rbegin();
-  const std::string content =
+  const std::string joined =
       last.content_parts().empty() ? last.content() : absl::StrJoin(last.content_parts(), "\n");
+  const absl::string_view content = joined;
   const size_t begin = content.rfind(kReasoningBegin);
   const size_t end = content.rfind(kReasoningEnd);
   return begin != absl::string_view::npos && (end == absl::string_view::npos || end < begin);
