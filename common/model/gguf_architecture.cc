@@ -25,8 +25,10 @@ constexpr GgufKeyField kGptNeoXKeys[] = {{"use_parallel_residual", "use_parallel
                                          {"rope.freq_base", "rotary_emb_base"}};
 constexpr absl::string_view kGptNeoXRequired[] = {"use_parallel_residual", "rope.dimension_count"};
 constexpr absl::string_view kTurnedRequired[] = {"rope.dimension_count"};
-constexpr absl::string_view kGptOssRequired[] = {"attention.sliding_window", "expert_used_count",
-                                                 "expert_feed_forward_length"};
+constexpr absl::string_view kGptOssRequired[] = {"attention.sliding_window", "expert_feed_forward_length"};
+constexpr absl::string_view kDeepSeekRequired[] = {"leading_dense_block_count", "expert_feed_forward_length",
+                                                   "expert_shared_count", "attention.kv_lora_rank",
+                                                   "rope.dimension_count"};
 constexpr GgufKeyField kGpt2Keys[] = {{"feed_forward_length", "n_inner"}};
 constexpr GgufKeyField kBloomKeys[] = {{"context_length", "seq_length"}};
 
@@ -43,9 +45,17 @@ constexpr GgufArchitecture kArchitectures[] = {
      .paired_rows = true},
     {.name = "qwen2moe", .model = "Qwen2MoeForCausalLM", .model_type = "qwen2_moe", .has_experts = true},
     {.name = "qwen3moe", .model = "Qwen3MoeForCausalLM", .model_type = "qwen3_moe", .has_experts = true},
-    {.name = "deepseek2", .model = "DeepseekV2ForCausalLM", .model_type = "deepseek_v2", .has_experts = true},
+    {.name = "deepseek2",
+     .model = "DeepseekV2ForCausalLM",
+     .model_type = "deepseek_v2",
+     .has_experts = true,
+     .required = kDeepSeekRequired},
     // DeepSeek-V3 says that it is a V2; how experts are chosen tells.
-    {.name = "deepseek2", .model = "DeepseekV3ForCausalLM", .model_type = "deepseek_v3", .has_experts = true},
+    {.name = "deepseek2",
+     .model = "DeepseekV3ForCausalLM",
+     .model_type = "deepseek_v3",
+     .has_experts = true,
+     .required = kDeepSeekRequired},
     {.name = "gemma2",
      .model = "Gemma2ForCausalLM",
      .model_type = "gemma2",

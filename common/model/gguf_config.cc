@@ -121,12 +121,12 @@ class ConfigReader {
     std::vector<absl::string_view> required(std::begin(kRequiredKeys), std::end(kRequiredKeys));
     const bool is_rms = absl::string_view(architecture.epsilon) == kRmsEpsilonField;
     required.push_back(is_rms ? kRmsEpsilonKey : kLayerEpsilonKey);
-    if (!architecture.has_experts) required.push_back("feed_forward_length");
+    required.push_back(architecture.has_experts ? "expert_used_count" : "feed_forward_length");
     required.insert(required.end(), architecture.required.begin(), architecture.required.end());
     for (const absl::string_view key : required) {
       // Some are lists with a number for each layer.
       const nlohmann::json* const value = Find(absl::StrCat(prefix_, key));
-      if (value != nullptr && (value->is_number() || value->is_array())) continue;
+      if (value != nullptr && (value->is_number() || value->is_boolean() || value->is_array())) continue;
       return absl::InvalidArgumentError(absl::StrCat(file_.path(), ": key ", prefix_, key, ": found ",
                                                      value == nullptr ? "nothing" : PrintableValue(*value),
                                                      ", expected a number, as an architecture ",
