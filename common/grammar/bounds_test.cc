@@ -25,6 +25,7 @@
 namespace tandem {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Form = ConstraintSource::Form;
 
@@ -81,7 +82,9 @@ TEST_F(BoundsTest, NamesTheSchemaThatNeverEnds) {
     const absl::Status status = CheckConstraint({.form = Form::kJsonSchema, .text = test.schema}, {});
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << test.schema;
     EXPECT_THAT(std::string(status.message()), HasSubstr(test.place)) << test.schema;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("no finite value")) << test.schema;
+    EXPECT_THAT(std::string(status.message()),
+                AnyOf(HasSubstr("no finite value"), HasSubstr("part of itself, with nothing in between")))
+        << test.schema;
     // The compiler knows by itself, whoever asks.
     EXPECT_TRUE(absl::IsInvalidArgument(Compile(Form::kJsonSchema, test.schema).status())) << test.schema;
   }

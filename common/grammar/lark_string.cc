@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
+#include "common/grammar/tags_json.h"
 #include "common/grammar/xgrammar_expressions.h"
 
 namespace tandem {
@@ -221,9 +222,7 @@ absl::StatusOr<std::string> WithLarkStrings(absl::string_view structural_tags) {
   if (!absl::StrContains(structural_tags, kLarkStringType)) return std::string(structural_tags);
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(structural_tags, nullptr, false);
   if (json.is_discarded()) return absl::InvalidArgumentError("structural tags are not JSON");
-  nlohmann::ordered_json& format = json["format"];
-  nlohmann::ordered_json& tags =
-      format["type"] == "plus" ? format["content"]["elements"][0]["elements"] : format["tags"];
+  nlohmann::ordered_json& tags = TagsIn(json);
   for (size_t i = 0; i < tags.size(); ++i) {
     nlohmann::ordered_json& content = tags[i]["content"];
     if (content["type"] != kLarkStringType) continue;

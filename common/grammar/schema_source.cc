@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/schema/schema_grammar.h"
+#include "common/grammar/tags_json.h"
 
 namespace tandem {
 namespace {
@@ -38,7 +39,7 @@ absl::StatusOr<ConstraintSource> WithGrammarsOfSchemas(const ConstraintSource& s
       nlohmann::ordered_json::parse(source.text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError("structural tags are not JSON");
   size_t bytes = 0;
-  nlohmann::ordered_json& tags = json.at("format").at("tags");
+  nlohmann::ordered_json& tags = TagsIn(json);
   for (size_t i = 0; i < tags.size(); ++i) {
     nlohmann::ordered_json& content = tags[i].at("content");
     if (content.at("type") != "json_schema") continue;

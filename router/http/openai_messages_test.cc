@@ -10,14 +10,16 @@ namespace tandem::router {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::StartsWith;
 
 // What is read of a body with these fields; `problem`: its error.
 v1::ChatPrompt Read(const std::string& fields, std::string* problem = nullptr) {
   const std::string body = absl::StrCat("{", fields, "}");
   const Json json = Json::parse(body);
-  JsonFields read(json);
+  JsonFields read(json, /*ignored=*/nullptr);
+  FieldNames names(HttpApi::kChat);
   v1::ChatPrompt chat;
-  ReadChat(body, read, chat);
+  ReadChat(body, read, names, chat);
   const absl::Status status = read.Finish();
   if (problem != nullptr) {
     *problem = std::string(status.message());
@@ -62,7 +64,7 @@ TEST(OpenAiMessagesTest, DocumentsAreAListOfObjects) {
   for (const char* wrong : {"{}", "\"a\"", "[\"a\"]", "[null]", "true"}) {
     std::string problem;
     Read(messages + wrong, &problem);
-    EXPECT_EQ(problem, "documents: expected a list of objects") << wrong;
+    EXPECT_THAT(problem, StartsWith("documents")) << wrong;
   }
 }
 

@@ -11,7 +11,6 @@ namespace {
 
 using Catalog = absl::flat_hash_map<absl::string_view, JinjaSignature>;
 
-constexpr absl::string_view kUnsupportedFilters[] = {"pprint", "random", "urlize"};
 constexpr absl::string_view kUnsupportedFunctions[] = {"lipsum", "self", "super"};
 constexpr absl::string_view kUnsupportedMethods[] = {
     "encode", "decode",     "maketrans", "translate",  "as_integer_ratio", "bit_count", "bit_length",
@@ -63,7 +62,6 @@ const Catalog& KnownFilters() {
       {"slice", {{"slices", "fill_with"}, 1}},
       {"sort", {{"reverse", "case_sensitive", "attribute"}}},
       {"string", {}},
-      {"striptags", {}},
       {"sum", {{"attribute", "start"}}},
       {"title", {}},
       {"tojson", {{"ensure_ascii", "indent", "separators", "sort_keys"}}},
@@ -73,7 +71,6 @@ const Catalog& KnownFilters() {
       {"upper", {}},
       {"urlencode", {}},
       {"wordcount", {}},
-      {"wordwrap", {{"width", "break_long_words", "wrapstring", "break_on_hyphens"}}},
       {"xmlattr", {{"autospace"}}},
   };
   return *filters;
@@ -109,10 +106,6 @@ const JinjaSignature* FindJinjaFilter(absl::string_view name) {
 
 const JinjaSignature* FindJinjaTest(absl::string_view name) {
   return Find(Tests(), name);
-}
-
-bool IsUnsupportedJinjaFilter(absl::string_view name) {
-  return IsListed(kUnsupportedFilters, name);
 }
 
 bool IsUnsupportedJinjaFunction(absl::string_view name) {

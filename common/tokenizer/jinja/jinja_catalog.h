@@ -17,13 +17,13 @@ struct JinjaSignature {
   bool positional_only = false;  // None of them by name.
 };
 
-// The filters, tests and methods that there are; null for other names.
+// The filters and tests that there are; null for other names. A template that uses another one is refused
+// when it is loaded.
 const JinjaSignature* FindJinjaFilter(absl::string_view name);
 const JinjaSignature* FindJinjaTest(absl::string_view name);
 
-// What Jinja or Python has and this engine does not: filters, functions and methods. A template that uses one
-// is refused when it is loaded.
-bool IsUnsupportedJinjaFilter(absl::string_view name);
+// What Jinja or Python has and this engine does not: functions and methods. A template that uses one is
+// refused when it is loaded.
 bool IsUnsupportedJinjaFunction(absl::string_view name);
 bool IsUnsupportedPythonMethod(absl::string_view name);
 

@@ -193,6 +193,7 @@ Result ReverseFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget
 // select, reject, selectattr and rejectattr.
 Result Select(const JinjaValue& value, const JinjaArguments& arguments, bool by_attribute, bool keep,
               JinjaBudget& budget) {
+  if (!value.IsTrue()) return JinjaValue::List({});  // As Jinja has it, also for what has no items.
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
   size_t next = 0;
   if (by_attribute && arguments.positional.empty())
@@ -223,6 +224,7 @@ Result Select(const JinjaValue& value, const JinjaArguments& arguments, bool by_
 }
 
 Result MapFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
+  if (!value.IsTrue()) return JinjaValue::List({});  // As Jinja has it, also for what has no items.
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
   const bool by_name = !arguments.positional.empty();
   const JinjaValue* attribute = by_name ? nullptr : arguments.Find(0, "attribute");
@@ -230,6 +232,12 @@ Result MapFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
   if (attribute == nullptr &&
       (arguments.positional.empty() || arguments.positional[0].AsString() == nullptr)) {
     return absl::InvalidArgumentError("map expects an attribute or a filter");
+  }
+  if (attribute != nullptr) {
+    for (const auto& [name, given] : arguments.named) {
+      if (name != "attribute" && name != "default")
+        return absl::InvalidArgumentError(absl::StrCat("map has no argument '", name, "'"));
+    }
   }
   JinjaArguments rest;
   if (attribute == nullptr) {
@@ -240,52 +248,68 @@ Result MapFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
   for (const JinjaValue& item : items) {
     TANDEM_RETURN_IF_ERROR(budget.Step());
     Result result = attribute != nullptr
-                        ? JinjaMemberAt(item, *attribute, budget)
+                        ? JinjaMemberAt(item, *attribute, budget, fallback)
                         : ApplyJinjaFilter(*arguments.positional[0].AsString(), item, rest, budget);
     TANDEM_RETURN_IF_ERROR(result.status());
-    mapped.push_back(result->IsUndefined() && fallback != nullptr ? *fallback : *std::move(result));
+    mapped.push_back(*std::move(result));
   }
   return JinjaValue::List(std::move(mapped));
 }
 
-// Python's int(text, base), for bases 2, 8 and 16, with or without their prefix. With 0, the text's prefix
-// gives the base.
-std::optional<int64_t> IntegerOfBase(absl::string_view text, int64_t base) {
-  const std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
-  absl::string_view digits = lower;
-  const bool negative = absl::ConsumePrefix(&digits, "-");
+// Python's int(text, base): nullopt if the text is no integer of that base. With 0, the text's prefix gives
+// the base.
+absl::StatusOr<std::optional<int64_t>> IntegerOfBase(absl::string_view text, int64_t base) {
+  if (base != 0 && (base < 2 || base > 36)) return std::nullopt;
+  const std::string lower = absl::AsciiStrToLower(PythonStrip(text, std::nullopt, StripSide::kBoth));
+  absl::string_view rest = lower;
+  const bool negative = absl::ConsumePrefix(&rest, "-");
+  if (!negative) absl::ConsumePrefix(&rest, "+");
+  bool has_prefix = false;
   for (const auto& [prefix, radix] :
        {std::pair<absl::string_view, int64_t>{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
-    if ((base == radix || base == 0) && absl::ConsumePrefix(&digits, prefix)) base = radix;
+    if (has_prefix || (base != radix && base != 0) || !absl::ConsumePrefix(&rest, prefix)) continue;
+    base = radix;
+    has_prefix = true;
+    absl::ConsumePrefix(&rest, "_");
+  }
+  // As in Python's own text, a number without prefix has no leading zero.
+  if (base == 0 && absl::StartsWith(rest, "0") && rest.find_first_not_of("0_") != absl::string_view::npos)
+    return std::nullopt;
+  // Between digits of any base, an underscore says nothing.
+  std::string digits = negative ? "-" : "";
+  for (size_t i = 0; i < rest.size(); ++i) {
+    const bool separates = rest[i] == '_' && i > 0 && i + 1 < rest.size() && rest[i - 1] != '_';
+    if (!separates) digits += rest[i];
   }
   int64_t value = 0;
-  if (base != 0 && (base < 2 || base > 36)) return std::nullopt;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value,
                                             static_cast<int>(base == 0 ? 10 : base));
-  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return negative ? -value : value;
+  if (rest.empty() || rest[0] == '-' || end != digits.data() + digits.size()) return std::nullopt;
+  if (error == std::errc::result_out_of_range)
+    return absl::InvalidArgumentError("an integer overflows 64 bits");
+  if (error != std::errc()) return std::nullopt;
+  return value;
 }
 
-Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget&) {
+Result IntFilter(const JinjaValue& value, const JinjaArguments& arguments, JinjaBudget& budget) {
   if (const auto* undefined = value.As<JinjaUndefined>())
     return absl::InvalidArgumentError(absl::StrCat("'", undefined->name, "' is undefined"));
   if (value.As<int64_t>() != nullptr) return value;
   if (const bool* b = value.As<bool>()) return JinjaValue::Int(*b ? 1 : 0);
   double number = std::nan("");
-  if (const double* d = value.As<double>()) number = *d;
+  if (const double* d = value.As<double>()) {
+    if (std::isinf(*d)) return absl::InvalidArgumentError("int expects a finite number");
+    number = *d;
+  }
   if (const std::string* text = value.AsString()) {
-    int64_t parsed = 0;
+    TANDEM_RETURN_IF_ERROR(budget.Bytes(text->size()));
     const JinjaValue* base = arguments.Find(1, "base");
-    if (base != nullptr && base->As<int64_t>() != nullptr) {
-      if (const std::optional<int64_t> in_base = IntegerOfBase(*text, *base->As<int64_t>())) {
-        return JinjaValue::Int(*in_base);
-      }
-    } else if (absl::SimpleAtoi(PythonDigits(*text), &parsed)) {
-      return JinjaValue::Int(parsed);
+    const int64_t ten = 10;
+    if (const int64_t* radix = base == nullptr ? &ten : base->As<int64_t>()) {
+      TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> integer, IntegerOfBase(*text, *radix));
+      if (integer.has_value()) return JinjaValue::Int(*integer);
     }
-    // Python's floats have no hexadecimal form.
-    if (text->find_first_of("xX") != std::string::npos || !absl::SimpleAtod(PythonDigits(*text), &number))
-      number = std::nan("");
+    number = PythonFloat(*text).value_or(number);
   }
   if (std::isfinite(number) && std::fabs(number) >= 9e18)
     return absl::InvalidArgumentError("an integer overflows 64 bits");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ absl::StatusOr<std::vector<JinjaValue>> KeysOf(const JinjaValue::Items& items, c
   for (const JinjaValue& item : items) {
     TANDEM_RETURN_IF_ERROR(budget.Step());
     JinjaValue key = item;
-    if (attribute != nullptr && !attribute->IsNone()) {
+    if (attribute != nullptr) {
       TANDEM_ASSIGN_OR_RETURN(key, JinjaMemberAt(item, *attribute, budget));
     }
     if (key.AsString() != nullptr && !case_sensitive) {
@@ -112,8 +113,8 @@ Result GroupByFilter(const JinjaValue& value, const JinjaArguments& arguments, J
   TANDEM_ASSIGN_OR_RETURN(const JinjaValue::Items items, JinjaIterate(value, budget));
   std::vector<JinjaValue> shown;
   for (const JinjaValue& item : items) {
-    TANDEM_ASSIGN_OR_RETURN(JinjaValue key, JinjaMemberAt(item, *attribute, budget));
-    shown.push_back(key.IsUndefined() && fallback != nullptr ? *fallback : std::move(key));
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue key, JinjaMemberAt(item, *attribute, budget, fallback));
+    shown.push_back(std::move(key));
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<JinjaValue> keys,
                           KeysOf(shown, nullptr, arguments.IsSet(2, "case_sensitive"), budget));
@@ -177,7 +178,7 @@ Result SumFilter(const JinjaValue& value, const JinjaArguments& arguments, Jinja
   JinjaValue sum = start == nullptr ? JinjaValue::Int(0) : *start;
   for (const JinjaValue& item : items) {
     JinjaValue term = item;
-    if (attribute != nullptr && !attribute->IsNone()) {
+    if (attribute != nullptr) {
       TANDEM_ASSIGN_OR_RETURN(term, JinjaMemberAt(item, *attribute, budget));
     }
     TANDEM_ASSIGN_OR_RETURN(sum, JinjaArithmetic("+", sum, term, budget));
@@ -193,9 +194,11 @@ const double* NumberOf(const JinjaValue& value, double& storage) {
     storage = static_cast<double>(*integer);
   } else if (const double* number = value.As<double>()) {
     storage = *number;
-  } else if (value.AsString() == nullptr || value.AsString()->find_first_of("xX") != std::string::npos ||
-             !absl::SimpleAtod(PythonDigits(*value.AsString()), &storage)) {
-    return nullptr;  // Python's floats have no hexadecimal form.
+  } else {
+    const std::optional<double> parsed =
+        value.AsString() == nullptr ? std::nullopt : PythonFloat(*value.AsString());
+    if (!parsed.has_value()) return nullptr;
+    storage = *parsed;
   }
   return &storage;
 }
@@ -223,8 +226,12 @@ Result RoundFilter(const JinjaValue& value, const JinjaArguments& arguments, Jin
   if (precision < -300 || precision > 15)
     return absl::InvalidArgumentError("round expects a precision up to 15");
   const double scale = std::pow(10.0, static_cast<double>(precision));
-  if (method == "ceil") return JinjaValue::Float(std::ceil(number * scale) / scale);
-  if (method == "floor") return JinjaValue::Float(std::floor(number * scale) / scale);
+  if (method == "ceil" || method == "floor") {
+    if (!std::isfinite(number)) return absl::InvalidArgumentError("round expects a finite number");
+    // Python rounds to an integer, which has no negative zero.
+    const double rounded = method == "ceil" ? std::ceil(number * scale) : std::floor(number * scale);
+    return JinjaValue::Float(rounded == 0 ? 0.0 : rounded / scale);
+  }
   if (method != "common") return absl::InvalidArgumentError("round: method must be common, ceil or floor");
   if (value.As<double>() == nullptr) {
     // An integer stays an integer.
@@ -252,14 +259,21 @@ Result AbsFilter(const JinjaValue& value, const JinjaArguments&, JinjaBudget& bu
 
 }  // namespace
 
-absl::StatusOr<JinjaValue> JinjaMemberAt(const JinjaValue& value, const JinjaValue& path,
-                                         JinjaBudget& budget) {
-  if (path.AsString() == nullptr) return JinjaItem(value, path, budget);
+absl::StatusOr<JinjaValue> JinjaMemberAt(const JinjaValue& value, const JinjaValue& path, JinjaBudget& budget,
+                                         const JinjaValue* fallback) {
+  if (fallback != nullptr && fallback->IsNone()) fallback = nullptr;
+  const auto member = [&](const JinjaValue& of, const JinjaValue& key) -> Result {
+    TANDEM_ASSIGN_OR_RETURN(JinjaValue found, JinjaItem(of, key, budget));
+    return found.IsUndefined() && fallback != nullptr ? *fallback : std::move(found);
+  };
+  if (path.IsNone()) return value;
+  if (path.AsString() == nullptr) return member(value, path);
   JinjaValue result = value;
   for (const std::string& part : PythonSplit(*path.AsString(), ".", -1)) {
     int64_t index = 0;
-    const JinjaValue key = absl::SimpleAtoi(part, &index) ? JinjaValue::Int(index) : JinjaValue::String(part);
-    TANDEM_ASSIGN_OR_RETURN(result, JinjaItem(result, key, budget));
+    const bool is_index = PythonIsDecimal(part) && absl::SimpleAtoi(part, &index);
+    const JinjaValue key = is_index ? JinjaValue::Int(index) : JinjaValue::String(part);
+    TANDEM_ASSIGN_OR_RETURN(result, member(result, key));
   }
   return result;
 }

@@ -14,8 +14,9 @@ using JinjaFilter = absl::StatusOr<JinjaValue> (*)(const JinjaValue&, const Jinj
 // dictsort, min, max, sum, float, round, abs, indent.
 const absl::flat_hash_map<absl::string_view, JinjaFilter>& JinjaSequenceFilters();
 
-// The member of `value` at a path such as "function.name" or "0.id", as filters take for `attribute`.
-absl::StatusOr<JinjaValue> JinjaMemberAt(const JinjaValue& value, const JinjaValue& path,
-                                         JinjaBudget& budget);
+// The member of `value` at a path such as "function.name" or "0.id", as filters take for `attribute`; the
+// value itself for none. `fallback`, unless null or none, stands for each part of the path that is not there.
+absl::StatusOr<JinjaValue> JinjaMemberAt(const JinjaValue& value, const JinjaValue& path, JinjaBudget& budget,
+                                         const JinjaValue* fallback = nullptr);
 
 }  // namespace tandem

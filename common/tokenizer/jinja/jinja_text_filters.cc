@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
@@ -123,8 +123,11 @@ Result FileSizeFilter(const JinjaValue& value, const JinjaArguments& arguments, 
     bytes = *number;
   } else if (const bool* flag = value.As<bool>()) {
     bytes = *flag ? 1 : 0;
-  } else if (value.AsString() == nullptr || !absl::SimpleAtod(PythonDigits(*value.AsString()), &bytes)) {
-    return absl::InvalidArgumentError("filesizeformat expects a number");
+  } else {
+    const std::optional<double> parsed =
+        value.AsString() == nullptr ? std::nullopt : PythonFloat(*value.AsString());
+    if (!parsed.has_value()) return absl::InvalidArgumentError("filesizeformat expects a number");
+    bytes = *parsed;
   }
   const bool binary = arguments.IsSet(0, "binary");
   const double base = binary ? 1024 : 1000;
@@ -134,7 +137,7 @@ Result FileSizeFilter(const JinjaValue& value, const JinjaArguments& arguments, 
   static constexpr char kPrefixes[] = "kMGTPEZY";
   double unit = base;
   size_t at = 0;
-  for (; at + 1 < sizeof(kPrefixes) - 1 && bytes >= unit * base; ++at) unit *= base;
+  for (; at + 1 < sizeof(kPrefixes) - 1 && !(bytes < unit * base); ++at) unit *= base;
   std::string prefix(1, kPrefixes[at]);
   if (binary) prefix = absl::StrCat(at == 0 ? "K" : prefix, "i");
   return JinjaValue::String(absl::StrFormat("%.1f %sB", bytes / unit, prefix));

@@ -202,12 +202,13 @@ absl::StatusOr<std::string> JinjaToText(const JinjaValue& value, JinjaBudget& bu
     TANDEM_RETURN_IF_ERROR(budget.Bytes(text->size()));
     return *text;
   }
+  if (value.IsUndefined()) return std::string();
   return JinjaToRepr(value, budget);
 }
 
 absl::StatusOr<std::string> JinjaToRepr(const JinjaValue& value, JinjaBudget& budget) {
   TANDEM_RETURN_IF_ERROR(budget.Step());
-  if (value.IsUndefined()) return std::string();
+  if (value.IsUndefined()) return std::string("Undefined");
   if (value.IsNone()) return std::string("None");
   if (const bool* b = value.As<bool>()) return std::string(*b ? "True" : "False");
   if (const int64_t* i = value.As<int64_t>()) return absl::StrCat(*i);

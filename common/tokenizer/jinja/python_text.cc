@@ -3,8 +3,10 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "common/tokenizer/jinja/jinja_lexer.h"
 #include "common/tokenizer/unicode/unicode.h"
 
@@ -212,6 +214,15 @@ std::string PythonDigits(absl::string_view text) {
     if (text[i] != '_' || i == 0 || !is_digit(i - 1) || !is_digit(i + 1)) digits += text[i];
   }
   return digits;
+}
+
+std::optional<double> PythonFloat(absl::string_view text) {
+  const std::string digits = PythonDigits(PythonStrip(text, std::nullopt, StripSide::kBoth));
+  double number = 0;
+  // Python's floats have no hexadecimal form, and its NaN no payload.
+  if (digits.find_first_of("xX(") != std::string::npos || !absl::SimpleAtod(digits, &number))
+    return std::nullopt;
+  return number;
 }
 
 absl::string_view CharacterRange(absl::string_view text, size_t begin, size_t count) {

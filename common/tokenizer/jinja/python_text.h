@@ -55,6 +55,9 @@ bool IsPythonPrintable(uint32_t code_point);
 // The text of a number without the underscores that Python allows between digits.
 std::string PythonDigits(absl::string_view text);
 
+// Python's float(text); nullopt if it is no number.
+std::optional<double> PythonFloat(absl::string_view text);
+
 // The bytes of the characters from `begin` on, `count` of them; both must lie within the text.
 absl::string_view CharacterRange(absl::string_view text, size_t begin, size_t count);
 

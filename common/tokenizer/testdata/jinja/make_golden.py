@@ -5,6 +5,7 @@ Each filter, test, method, operator and format is applied to many values, and st
 is a template and its text, or null where Jinja refuses it. Needs the package jinja2, 3.1.6.
 """
 
+import copy
 import itertools
 import json
 import pathlib
@@ -134,6 +135,16 @@ EXPRESSIONS = [
     "words.split() | map('capitalize') | join(' ')", "'%s' | format('a')", "[3, 1] | sort | first", "[1, 'a'] | sort", "(2, 1) | sort",
     "{'b': 1, 'a': 2} | tojson(sort_keys=true)", "{1: 2, none: 3, true: 4, 2.5: 5} | tojson", "{(1, 2): 3} | tojson", "missing | tojson",
     "'é\\u2028😀\\x7f/' | tojson(ensure_ascii=true)", "'é\\u2028😀\\x7f</' | tojson", "[[], {}, [[]]] | tojson(indent=2)", "1e400 | tojson",
+    "'0b1_0' | int(0, 0)", "'0x_1F' | int(0, 0)", "'010' | int(3, 0)", "'00' | int(3, 0)", "'+7' | int", "'+-7' | int(3)",
+    "'0x-7' | int(3, 16)", "'1__0' | int(3)", "'_1' | int(3)", "'zz' | int(0, 36)", "'12' | int(0, 37)", "'12' | int(0, none)",
+    "'-0b11' | int(0, 2)", "'0b1' | int(0, 16)", "'\u00a07\u2003' | int", "'\u00a07.5\u2003' | float", "'nan(1)' | float(2.0)",
+    "'inf' | int(4)", "(1e308 * 10) | int", "(1e308 * 10 * 0) | int(4)", "(1e308 * 10) | round(0, 'ceil')", "'0x10' | float(1.5)",
+    "0.5 | round(0, 'floor')", "-0.04 | round(1, 'ceil')", "'nan' | filesizeformat", "'%r' % missing", "'{!r}'.format(missing)",
+    "[missing, [missing]]", "{'a': missing}", "[] | map", "[1] | map", "missing | selectattr", "[1] | selectattr | list",
+    "12 | map('upper') | list", "1.5 | select | list", "people | map(attribute='tags.0', default='-') | list",
+    "people | map(attribute='no.x', default='-') | list", "people | map(attribute='no.x') | list", "people | map(attribute='no', x=1) | list",
+    "people | map(attribute='no', default=none) | list", "[1, 2] | map(attribute=none) | list", "[1, 2] | join('+', attribute=none)",
+    "people | groupby('no.x', default='-') | length", "people | map(attribute='tags.-1') | list",
     "('a' | upper, 'b')", "{'k': 'v'}.items() | list", "{'k': 'v'}.items()", "d.keys()", "[1, 2] | join(', ')", "[missing] | join",
     "'a,b' | replace(',', ';')", "[1, [2, 3]] | string", "x.y is defined", "d.b.c is defined", "loop is defined",
 ]
@@ -217,7 +228,8 @@ def main():
     lines = []
     for template in templates():
         try:
-            text = environment.from_string(template).render(**VARIABLES)
+            # A copy for each: the filter indent adds to a list that it is given.
+            text = environment.from_string(template).render(**copy.deepcopy(VARIABLES))
         except Exception:  # Whatever Python says of a template that is wrong.
             text = None
         # What Python prints of its own objects, and numbers that only Python has.
