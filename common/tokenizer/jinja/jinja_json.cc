@@ -35,7 +35,7 @@ void AppendJsonString(absl::string_view text, bool ensure_ascii, std::string& ou
       out += kLetters[letter];
     } else if (c < 0x20) {
       AppendEscaped(c, out);
-    } else if (c < 0x80 || !ensure_ascii) {
+    } else if (c < 0x7F || !ensure_ascii) {
       out += static_cast<char>(c);
     } else {
       const Utf8Unit unit = ReadUtf8(text);

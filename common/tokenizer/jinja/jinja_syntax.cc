@@ -150,8 +150,9 @@ class Parser : private JinjaExpressionParser {
     several.is_tuple = true;
     several.items.push_back(std::move(first));
     while (TakeOperator(",")) {
-      if (Current().kind != Kind::kName && !IsOperator("(")) break;
-      if (IsName("in")) break;
+      // Jinja takes a comma behind the last one only in parentheses.
+      if (depth > 0 && IsOperator(")")) break;
+      if (IsName("in")) return Expected("a name");
       TANDEM_ASSIGN_OR_RETURN(JinjaTarget item, ParseOneTarget(depth));
       several.items.push_back(std::move(item));
     }

@@ -124,6 +124,10 @@ bool JinjaValue::IsTuple() const {
   return AsItems() != nullptr && (ListKind() == kTuple || ListKind() == kGroup);
 }
 
+bool JinjaValue::IsRange() const {
+  return AsItems() != nullptr && absl::StartsWith(ListKind(), "range(");
+}
+
 const JinjaValue::Items* JinjaValue::AsItems() const {
   const auto* list = As<std::shared_ptr<const JinjaList>>();
   return list == nullptr ? nullptr : &(*list)->items;
@@ -165,7 +169,8 @@ const JinjaValue* JinjaDict::Find(const JinjaValue& key) const {
 
 absl::Status CheckJinjaKey(const JinjaValue& key) {
   double number = 0;
-  if (key.AsString() != nullptr || key.IsNone() || AsNumber(key, number) != nullptr) return absl::OkStatus();
+  if (key.AsString() != nullptr || key.IsNone() || key.IsRange() || AsNumber(key, number) != nullptr)
+    return absl::OkStatus();
   if (key.IsTuple()) {
     for (const JinjaValue& item : *key.AsItems()) TANDEM_RETURN_IF_ERROR(CheckJinjaKey(item));
     return absl::OkStatus();
@@ -181,7 +186,7 @@ bool SameJinjaKey(const JinjaValue& a, const JinjaValue& b) {
   double a_number = 0;
   double b_number = 0;
   if (AsNumber(a, a_number) != nullptr && AsNumber(b, b_number) != nullptr) return a_number == b_number;
-  if (a.IsTuple() && b.IsTuple()) {
+  if ((a.IsTuple() && b.IsTuple()) || (a.IsRange() && b.IsRange())) {
     return std::equal(a.AsItems()->begin(), a.AsItems()->end(), b.AsItems()->begin(), b.AsItems()->end(),
                       SameJinjaKey);
   }
@@ -224,7 +229,7 @@ absl::StatusOr<std::string> JinjaToRepr(const JinjaValue& value, JinjaBudget& bu
     const std::string& kind = value.ListKind();
     if (value.IsTuple()) {
       out = absl::StrCat("(", out, items->size() == 1 ? ",)" : ")");
-    } else if (absl::StartsWith(kind, "range(")) {
+    } else if (value.IsRange()) {
       out = kind;
     } else if (!kind.empty()) {
       out = absl::StrCat(kind, "([", out, "])");

@@ -59,7 +59,7 @@ class JinjaValue {
                                std::shared_ptr<JinjaNamespace>, std::shared_ptr<const JinjaLoop>,
                                std::shared_ptr<const JinjaCallable>, JinjaMarkup>;
   using Items = std::vector<JinjaValue>;
-  // Keys are strings, numbers, bools, none, or tuples of these.
+  // Keys are strings, numbers, bools, none, ranges, or tuples of these.
   using Members = std::vector<std::pair<JinjaValue, JinjaValue>>;
 
   JinjaValue() : value_(JinjaNone()) {}
@@ -95,6 +95,7 @@ class JinjaValue {
   const Items* AsItems() const;
   const std::string& ListKind() const;  // Of what has items.
   bool IsTuple() const;
+  bool IsRange() const;
   bool IsMarkup() const { return As<JinjaMarkup>() != nullptr; }
   const JinjaDict* AsDict() const;
 

@@ -376,12 +376,13 @@ class PercentFormatter {
  public:
   PercentFormatter(const JinjaValue& values, JinjaBudget& budget) : values_(values), budget_(budget) {
     const JinjaValue::Items* items = values.AsItems();
-    if (items != nullptr && values.ListKind() == JinjaValue::kTuple) {
+    if (values.IsTuple()) {
       items_ = *items;
     } else {
       items_.push_back(values);
       // Python asks only whether it has items by key.
-      is_mapping_ = values.AsDict() != nullptr || items != nullptr;
+      is_mapping_ = values.AsDict() != nullptr || values.IsUndefined() || values.IsRange() ||
+                    (items != nullptr && values.ListKind().empty());
     }
   }
 

@@ -50,7 +50,6 @@ std::vector<std::string> SplitAtWhiteSpace(absl::string_view text, int64_t max_s
   while (!text.empty()) {
     size_t end = 0;
     const bool is_last = max_splits >= 0 && static_cast<int64_t>(parts.size()) >= max_splits;
-    if (is_last) text = PythonStrip(text, std::nullopt, StripSide::kRight);
     while (end < text.size()) {
       const Utf8Unit unit = ReadUtf8(text.substr(end));
       if (!is_last && IsPythonSpace(unit.code_point)) break;

@@ -145,6 +145,8 @@ EXPRESSIONS = [
     "people | map(attribute='no.x', default='-') | list", "people | map(attribute='no.x') | list", "people | map(attribute='no', x=1) | list",
     "people | map(attribute='no', default=none) | list", "[1, 2] | map(attribute=none) | list", "[1, 2] | join('+', attribute=none)",
     "people | groupby('no.x', default='-') | length", "people | map(attribute='tags.-1') | list",
+    "{range(2): 1}[range(0, 2)]", "{range(2): 1} | tojson", "{d.keys(): 1}", "[range(2), range(2)] | unique | list", "'a' % range(2)",
+    "'a' % d.keys()", "'%s %s' % (people | groupby('age') | first)", "'  ab  '.split(none, 0)", "' a  '.split(none, 1)", "'\\x7f' | tojson",
     "('a' | upper, 'b')", "{'k': 'v'}.items() | list", "{'k': 'v'}.items()", "d.keys()", "[1, 2] | join(', ')", "[missing] | join",
     "'a,b' | replace(',', ';')", "[1, [2, 3]] | string", "x.y is defined", "d.b.c is defined", "loop is defined",
 ]
@@ -152,7 +154,8 @@ STATEMENTS = [
     "{% if 1 %}a{% elif 2 %}b{% else %}c{% endif %}", "{% if 0 %}a{% elif 2 %}b{% else %}c{% endif %}", "{% if 0, %}a{% endif %}",
     "{% for i in [1, 2] %}{{ i }}{% endfor %}", "{% for i in 1, 2 %}{{ i }}{% endfor %}", "{% for i in [] %}a{% else %}b{% endfor %}",
     "{% for a, b in [(1, 2)] %}{{ a }}{{ b }}{% endfor %}", "{% for (a, b), c in [((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}",
-    "{% for a, in [(1,)] %}{{ a }}{% endfor %}", "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}", "{% for k in d %}{{ k }};{% endfor %}",
+    "{% for a, in [(1,)] %}{{ a }}{% endfor %}", "{% for (a,) in [(1,)] %}{{ a }}{% endfor %}", "{% set x, = [1] %}{{ x }}",
+    "{% set (x,) = [1] %}{{ x }}", "{% for a, b, in [(1, 2)] %}{{ a }}{% endfor %}", "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}", "{% for k in d %}{{ k }};{% endfor %}",
     "{% for c in 'ab' %}{{ c }}.{% endfor %}", "{% for i in range(5) if i is odd %}{{ loop.index }}{{ i }}{% endfor %}",
     "{% for i in range(3) if loop is defined %}{{ i }}{% else %}none{% endfor %}", "{% for i in missing %}a{% else %}b{% endfor %}",
     "{% for i in 5 %}a{% endfor %}", "{% for i in none %}a{% endfor %}",
