@@ -14,7 +14,7 @@ namespace {
 #define TANDEM_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define TANDEM_SPACES R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"
 #define TANDEM_REST R"(| ?[^\s\p{L}\p{N}]+[\r\n]*)" TANDEM_SPACES
-#define TANDEM_WORD R"(|[^\r\n\p{L}\p{N}]?\p{L}+)"
+#define TANDEM_LETTERS R"(|[^\r\n\p{L}\p{N}]?\p{L}+)"
 // A word with its capitals in front, and one of capitals; `end` may follow either.
 #define TANDEM_CASED(end)                                                               \
   R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)" end \
@@ -28,8 +28,8 @@ namespace {
 
 constexpr char kGpt2Words[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr char kDigit[] = R"(\p{N})";
-constexpr char kLlama3Pattern[] = TANDEM_CONTRACTIONS TANDEM_WORD R"(|\p{N}{1,3})" TANDEM_REST;
-constexpr char kQwen2Pattern[] = TANDEM_CONTRACTIONS TANDEM_WORD R"(|\p{N})" TANDEM_REST;
+constexpr char kLlama3Pattern[] = TANDEM_CONTRACTIONS TANDEM_LETTERS R"(|\p{N}{1,3})" TANDEM_REST;
+constexpr char kQwen2Pattern[] = TANDEM_CONTRACTIONS TANDEM_LETTERS R"(|\p{N})" TANDEM_REST;
 
 constexpr const char* kGpt2[] = {kGpt2Words};
 constexpr const char* kDigitsThenGpt2[] = {kDigit, kGpt2Words};
@@ -57,7 +57,7 @@ constexpr const char* kSuperBpe[] = {R"(\p{N}+)", R"((?=(\d{3})+(?!\d)))"};
 constexpr const char* kBailing[] = {
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n])"
     R"(|\s+(?!\S)|\s+)"};
-constexpr const char* kSeedCoder[] = {TANDEM_CONTRACTIONS TANDEM_WORD
+constexpr const char* kSeedCoder[] = {TANDEM_CONTRACTIONS TANDEM_LETTERS
                                       R"(|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+)" TANDEM_SPACES};
 constexpr const char* kKimi[] = {R"(\p{Han}+|[^\r\n\p{L}\p{N}]?)" TANDEM_KIMI_FRONT "*" TANDEM_KIMI_BACK
                                  "+" TANDEM_CONTRACTIONS R"(?|[^\r\n\p{L}\p{N}]?)" TANDEM_KIMI_FRONT

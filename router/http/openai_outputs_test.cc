@@ -194,7 +194,6 @@ TEST_F(OpenAiOutputsTest, WhatIsWrongIsRefusedByName) {
       {R"("prediction": {"type": "file", "content": "a"})", "prediction.type: "},
       {R"("prediction": {"type": "content"})", "prediction.content: missing"},
       {R"("prediction": {"type": "content", "content": 3})", "prediction.content: "},
-      {R"("prediction": {"type": "content", "content": "a", "more": 1})", "prediction.more"},
       {R"("prediction": {"type": "content", "content": "a"}, "tandem": {"speculation": false})",
        "prediction: set, but tandem.speculation is OFF"},
   };
