@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/rpc/status.h"
 
 namespace tandem::router {
@@ -233,7 +234,10 @@ void CompletionAnswer::BeginEcho(size_t index, const PromptEncoder& encoder) {
   if (request_.chat()) {
     // As vLLM does, what the assistant has said already.
     const v1::ChatMessage& last = *prompt.chat().messages().rbegin();
-    if (last.role() == "assistant") choice.parsed.content = last.content();
+    if (last.role() == "assistant") {
+      choice.parsed.content =
+          last.content_parts().empty() ? last.content() : absl::StrJoin(last.content_parts(), "\n");
+    }
     return;
   }
   if (EchoesGivenText(index)) {
