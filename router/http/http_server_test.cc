@@ -1,5 +1,6 @@
 #include "router/http/http_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <memory>

@@ -1,5 +1,6 @@
 #include "router/models/served_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/status.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/unknown_field_set.h"
 

@@ -27,7 +27,7 @@ DECLARATIONS = [
 WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 # A name after these belongs to a class or to somebody else.
 QUALIFIED = re.compile(
-    r"(\.|->|[A-Z]\w*(<[^<>]*>)?::|\b(std|absl|grpc|v1|nlohmann|boost|::testing|prometheus|xgrammar|google|http|asio)::)$"
+    r"(\.|->|[A-Z]\w*(<[^<>]*>)?::|\b(std|absl|grpc|v1|nlohmann|boost|testing|prometheus|xgrammar|google|http|asio)::)$"
 )
 # A name after these is declared here: after a type, or a keyword that declares.
 DECLARED_HERE = re.compile(r"(\w|>|\*|&|\])\s+[*&]*$")
