@@ -1,6 +1,8 @@
 // config.json of every family of models and kind of draft heads, generation_config.json, and PEFT's
 // adapter_config.json.
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/model/config/lora_config.h"
 #include "common/model/config/model_config.h"
