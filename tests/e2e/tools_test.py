@@ -166,7 +166,7 @@ class ToolsTest(HttpStackTest):
         named = {"type": "function", "function": {"name": "f"}}
         with self.assertRaises(openai.BadRequestError) as caught:
             self.ask(tools=bad, tool_choice=named)
-        self.assertEqual(caught.exception.param, "tools[0].parameters")
+        self.assertEqual(caught.exception.param, "tools[0].function.parameters")
         request = self.request()
         request.chat.tools[1].name = "get weather"
         self.assert_fails(self.generate(request), grpc.StatusCode.INVALID_ARGUMENT, "chat.tools[1].name")

@@ -43,12 +43,11 @@ std::string Ipv4() {
   return absl::StrCat("(?:", kOctet, "\\.){3}", kOctet);
 }
 
-// A whole name has 253 characters at most: four labels as long as they may be, the first two less, or eight
-// of half the length.
+// A whole name has 253 characters at most. One automaton for all names within that has too many states to
+// compile, so a name has up to eight labels of up to thirty characters.
 std::string Hostname() {
-  const std::string half = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,27}[A-Za-z0-9])?";
-  return absl::StrCat("[A-Za-z0-9](?:[A-Za-z0-9-]{0,59}[A-Za-z0-9])?(?:\\.", kLabel, "){0,3}|", half,
-                      "(?:\\.", half, "){0,7}");
+  const std::string label = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,28}[A-Za-z0-9])?";
+  return absl::StrCat(label, "(?:\\.", label, "){0,7}");
 }
 
 // RFC 4291: eight groups, of which one run may be left out; the last two may be an IPv4 address.
