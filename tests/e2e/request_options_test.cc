@@ -39,7 +39,9 @@ TEST_F(RequestOptionsEndToEndTest, OutputIIsTheRequestWithTheSeedThatIsIMore) {
         EXPECT_EQ((*outputs)[i].started.seed(), 41 + i);
         // What has a block of its own is in the cache for the others; `synchronous` has none.
         const uint32_t cached = (*outputs)[i].finished.usage().cached_prompt_tokens();
-        if (i > 0 && verifier == std::string(kLookahead)) EXPECT_GE(cached + 32, Long().prompt.size());
+        if (i > 0 && verifier == std::string(kLookahead)) {
+          EXPECT_GE(cached + 32, Long().prompt.size());
+        }
       }
     }
   }

@@ -166,7 +166,8 @@ void RouterMachine::StartAttempt(uint64_t id) {
   if (!MayServe() && WaitForVerifier(id, absl::UnavailableError("no verifier of the model serves"))) return;
   Call& call = *Find(id);
   ++call.attempts;
-  findings_.Expect(++call.in_vain <= options_.verifiers.size() + router::Failover::kFurtherAttempts + 1,
+  ++call.in_vain;
+  findings_.Expect(call.in_vain <= options_.verifiers.size() + router::Failover::kFurtherAttempts + 1,
                    absl::StrCat("a router tries a request in vain for the ", call.in_vain, ". time"));
   const auto& prompt = call.prepared.prompt().ids();
   const std::vector<size_t> order =
