@@ -154,7 +154,7 @@ TEST(ServiceTest, BadInputIsRefusedBeforeAVerifierIsAsked) {
       {R"(text: "a" model: "huge")", "secret-z", grpc::StatusCode::NOT_FOUND, "model: \"huge\""},
       {R"(token_ids { ids: 256 })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT, "token_ids.ids[0]: 256"},
       {R"(text: "0123456789012345678901234567890")", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
-       "text: 32 tokens or more"},
+       "text: more than 31 tokens"},
       {R"(text: "a" sampling { temperature: -1 })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
        "sampling.temperature"},
       {R"(text: "a" speculation { drafter: "code" })", "secret-z", grpc::StatusCode::INVALID_ARGUMENT,
