@@ -124,7 +124,7 @@ INVALID_REQUESTS = (
     (with_sampling(temperature=INFINITY), "sampling.temperature: inf"),
     (with_sampling(temperature=-0.5), "sampling.temperature: -0.5, expected [0, 100]"),
     (with_sampling(temperature=100.5), "sampling.temperature"),
-    (with_sampling(top_p=0.0), "sampling.top_p: 0, expected (0, 1]"),
+    (with_sampling(top_p=-0.25), "sampling.top_p: -0.25, expected"),
     (with_sampling(top_p=1.5), "sampling.top_p"),
     (with_sampling(top_p=NAN), "sampling.top_p"),
     (with_sampling(min_p=-0.25), "sampling.min_p"),
@@ -210,7 +210,7 @@ class BadRequestTest(ProcessTest):
 
 
 def run(program, *flags):
-    """The exit code and standard error of a program that ends by itself."""
+    """The exit code of a program that ends by itself, and what it wrote."""
     done = subprocess.run(
         [str(BIN_DIR / program), *map(str, flags)],
         capture_output=True,
@@ -220,7 +220,7 @@ def run(program, *flags):
         timeout=PATIENCE_SECONDS,
         check=False,
     )
-    return done.returncode, done.stderr
+    return done.returncode, done.stdout + done.stderr
 
 
 def thread_local_bytes(file):
