@@ -215,15 +215,17 @@ class OptionsTest(unittest.TestCase):
     """Without a router: what becomes of arguments."""
 
     def test_every_field_has_an_option(self):
-        known = {"request_id", "model", "adapter", "num_outputs", "priority", "prediction", "speculation"}
+        own_options = {"request_id", "model", "adapter", "num_outputs", "priority", "prediction", "speculation", "plain"}
+        own_options |= {"truncate_prompt_tokens", "cache_salt"}
+        known = set(own_options)
         parts = (types_pb2.SamplingParameters, types_pb2.StopConditions, types_pb2.OutputOptions)
         parts += (types_pb2.SpeculationOptions, types_pb2.Constraint, generation_pb2.ChatPrompt)
         for part in parts:
             known |= {name for name in part.DESCRIPTOR.fields_by_name}
-        self.assertEqual(set(tandem.Options.__annotations__), known - {"mode", "messages"})
+        self.assertEqual(set(tandem.Options.__annotations__), known - {"mode", "messages", "banned_sequences"})  # The router makes the last one of bad_words.
         own = set(generation_pb2.GenerateRequest.DESCRIPTOR.fields_by_name)
         covered = {"text", "token_ids", "chat", "sampling", "stopping", "output", "constraint", "resume"}
-        self.assertEqual(own - covered, {"request_id", "model", "adapter", "num_outputs", "priority", "prediction", "speculation"})
+        self.assertEqual(own - covered, own_options)
 
     def test_options_that_nobody_knows(self):
         for options in (

@@ -69,11 +69,16 @@ TEST_F(RequestOptionsEndToEndTest, RestrictedOutputsAreTheYardsticks) {
     for (size_t i = 0; i < expected.tokens.size(); ++i) {
       const uint32_t token = expected.tokens[i].token;
       for (const uint32_t no : each->sampling().banned_tokens()) EXPECT_NE(token, no);
-      if (each == &allowed) EXPECT_TRUE(token >= 200 && token < 500) << token;
-      if (each == &held_back && i < 16)
+      if (each == &allowed) {
+        EXPECT_TRUE(token >= 200 && token < 500) << token;
+      }
+      if (each == &held_back && i < 16) {
         for (const uint32_t no : each->stopping().stop_token_ids()) EXPECT_NE(token, no);
+      }
     }
-    if (each == &held_back) EXPECT_GE(expected.tokens.size(), 16u);
+    if (each == &held_back) {
+      EXPECT_GE(expected.tokens.size(), 16u);
+    }
     for (const char* verifier : {kLookahead, kEagle2, kChain}) {
       v1::GenerateRequest drafted = *each;
       drafted.set_model(verifier);

@@ -22,6 +22,9 @@ class Options(TypedDict, total=False):
     num_outputs: int
     priority: int
     prediction: str | Sequence[int]
+    plain: bool
+    truncate_prompt_tokens: int
+    cache_salt: str
     # SamplingParameters.
     temperature: float
     top_k: int
@@ -34,12 +37,15 @@ class Options(TypedDict, total=False):
     seed: int
     allowed_tokens: Sequence[int]
     banned_tokens: Sequence[int]
+    bad_words: Sequence[str]
     # StopConditions.
     max_tokens: int
     stop: Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     min_tokens: int
+    include_stop: bool
+    fit_max_tokens: bool
     # OutputOptions.
     logprobs: int
     include_special_tokens: bool
@@ -47,6 +53,7 @@ class Options(TypedDict, total=False):
     round_tree: bool
     live_page: bool
     prompt_logprobs: int
+    prompt_token_ids: bool
     # SpeculationOptions. `speculation` is its mode: True drafts or fails, False decodes plainly.
     speculation: bool
     drafter: str
@@ -60,9 +67,11 @@ class Options(TypedDict, total=False):
     grammar: str
     choices: Sequence[str]
     structural_tags: Mapping[str, Any]
+    json_string: Mapping[str, Any]
     # ChatPrompt.
     parse_special_tokens: bool
     template_variables: str | Mapping[str, Any]
+    documents: str | Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]]
     tool_choice: Mapping[str, Any]
     continue_final_message: bool
@@ -79,7 +88,9 @@ _PARTS: dict[str, Any] = {
 }
 # Which part of a request has the field of this name.
 _PART_OF = {field: part for part, message in _PARTS.items() for field in message.DESCRIPTOR.fields_by_name}
-_OWN = ("request_id", "model", "adapter", "num_outputs", "priority", "prediction")
+_OWN = (
+    "request_id", "model", "adapter", "num_outputs", "priority", "prediction", "plain", "truncate_prompt_tokens", "cache_salt",
+)  # fmt: skip
 
 
 def _text_of(value: Any) -> str:
@@ -98,7 +109,7 @@ def _converted(name: str, value: Any) -> Any:
             return {}
         case "choices":
             return {"choices": value}
-        case "template_variables":
+        case "template_variables" | "documents":
             return _text_of(value)
         case "tools":
             return [{**tool, "parameters": _text_of(tool.get("parameters", ""))} for tool in value]
