@@ -402,6 +402,7 @@ GgufWriter SmallLatentModel() {
                                                               {"attention.value_length_mla", kValues},
                                                               {"rope.dimension_count", 2},
                                                               {"leading_dense_block_count", 1},
+                                                              {"expert_shared_count", 1},
                                                               {"expert_count", 2},
                                                               {"expert_used_count", 1},
                                                               {"expert_feed_forward_length", 6}};
