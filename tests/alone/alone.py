@@ -111,7 +111,7 @@ def run(repository, folder, seconds, days, jobs):
     changed = [path for path in changed_lately(repository, days) if path in known and path not in suspected]
     seed = hashlib.sha256("".join(texts[path] for path in sorted(texts)).encode()).hexdigest()
     rest = sorted(known - set(suspected) - set(changed), key=lambda path: hashlib.sha256((seed + path).encode()).digest())
-    print(f"alone.py: {len(suspected)} suspects, {len(changed)} changed lately, {len(rest)} others")
+    print(f"alone.py: {len(suspected)} suspects, {len(changed)} changed lately, {len(rest)} others", flush=True)
 
     started = time.monotonic()
     always, failures, checked, late = len(suspected) + len(changed), [], 0, 0
