@@ -93,7 +93,7 @@ def configure(repository, folder):
     )
     generated = [
         line for line in output("ninja", "-C", folder, "-t", "targets", "rule", "CUSTOM_COMMAND", cwd=repository).splitlines()
-        if line.endswith((".h", ".inc", ".cc")) and "/stamp" not in line
+        if line.endswith((".pb.h", ".inc"))  # Generated sources depend on libraries, which would be built first.
     ]
     subprocess.run(["ninja", "-C", folder, *generated], cwd=repository, check=True, stdout=subprocess.DEVNULL)
 

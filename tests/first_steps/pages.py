@@ -68,7 +68,9 @@ def blocks(page, text):
 def shell_script(page_blocks, skipped):
     """One bash script of a page's blocks. It writes the place of each block before it runs it."""
     script = [
-        "set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT",
+        "set -euo pipefail",
+        # There may be no jobs, or they may have ended.
+        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT",
         # A line that runs in a terminal of its own may take a while before others can call it.
         "until_it_works() { for _ in $(seq 60); do if \"$@\" >/dev/null 2>&1; then return; fi; sleep 0.5; done; \"$@\"; }",
     ]
