@@ -3,13 +3,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/model/quantized_matrix.h"
 
 namespace tandem {
 namespace {
 
-constexpr WeightType kWeightTypes[] = {WeightType::kAsInFile, WeightType::kBf16,     WeightType::kInt8,
-                                       WeightType::kInt4,     WeightType::kW8A8,     WeightType::kW4A8,
-                                       WeightType::kFp8,      WeightType::kFp8Tensor};
+constexpr WeightType kWeightTypes[] = {WeightType::kAsInFile, WeightType::kExact, WeightType::kBf16,
+                                       WeightType::kInt8,     WeightType::kInt4,  WeightType::kW8A8,
+                                       WeightType::kW4A8,     WeightType::kFp8,   WeightType::kFp8Tensor};
 
 absl::string_view DTypeName(TensorView::DType dtype) {
   switch (dtype) {
@@ -39,12 +40,32 @@ absl::Status ExpectBf16(const Model& model, const TensorView& matrix, WeightType
       " in ", DTypeName(matrix.dtype), "; expected bf16, or the weight type auto, int8 or int4"));
 }
 
+bool IsQuantized(const TensorView& matrix) {
+  return matrix.dtype == TensorView::DType::kQuantized;
+}
+
+template <typename Predicate>
+bool HoldsMatrix(const Model& model, Predicate is_one) {
+  if (is_one(model.output())) return true;
+  for (const LayerWeights& layer : model.layers()) {
+    for (const TensorView& matrix : DenseMatrices(layer)) {
+      if (is_one(matrix)) return true;
+    }
+    for (const ExpertWeights& expert : layer.experts) {
+      if (is_one(expert.gate) || is_one(expert.up) || is_one(expert.down)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::string_view WeightTypeName(WeightType type) {
   switch (type) {
     case WeightType::kAsInFile:
       return "auto";
+    case WeightType::kExact:
+      return "exact";
     case WeightType::kBf16:
       return "bf16";
     case WeightType::kInt8:
@@ -78,23 +99,22 @@ absl::StatusOr<WeightType> ParseWeightType(absl::string_view name) {
 }
 
 bool HoldsQuantized(const Model& model) {
-  const auto is_quantized = [](const TensorView& matrix) {
-    return matrix.dtype == TensorView::DType::kQuantized;
-  };
-  if (is_quantized(model.output())) return true;
-  for (const LayerWeights& layer : model.layers()) {
-    for (const TensorView& matrix : DenseMatrices(layer)) {
-      if (is_quantized(matrix)) return true;
-    }
-    for (const ExpertWeights& expert : layer.experts) {
-      if (is_quantized(expert.gate) || is_quantized(expert.up) || is_quantized(expert.down)) return true;
-    }
-  }
-  return false;
+  return HoldsMatrix(model, IsQuantized);
+}
+
+bool HoldsIntegers(const Model& model) {
+  return HoldsMatrix(model, [](const TensorView& matrix) {
+    if (!IsQuantized(matrix)) return false;
+    const Coding coding = matrix.quantized->coding();
+    return coding.is_coded && !coding.is_float;
+  });
 }
 
 absl::string_view KeptWeightType(const Model& model, WeightType type) {
-  if (type != WeightType::kAsInFile && type != WeightType::kBf16) return WeightTypeName(type);
+  const bool is_as_in_file =
+      type == WeightType::kAsInFile || type == WeightType::kExact || type == WeightType::kBf16;
+  if (!is_as_in_file) return WeightTypeName(type);
+  if (type != WeightType::kExact && HoldsIntegers(model)) return "file-codes";
   if (HoldsQuantized(model)) return DTypeName(TensorView::DType::kF32);
   return DTypeName(model.embedding().exists() ? model.embedding().dtype : model.output().dtype);
 }
@@ -108,11 +128,13 @@ absl::Status ValidateCpuWeightType(WeightType type) {
   return absl::InvalidArgumentError(
       absl::StrCat("weight type ", WeightTypeName(type),
                    " on the device cpu, which has no such kernels; expected auto, "
-                   "bf16, int8, int4, w8a8 or w4a8, or a GPU (--device=cuda)"));
+                   "exact, bf16, int8, int4, w8a8 or w4a8, or a GPU (--device=cuda)"));
 }
 
 absl::Status ValidateGpuWeightType(WeightType type) {
-  if (type != WeightType::kW8A8 && type != WeightType::kW4A8) return absl::OkStatus();
+  if (type != WeightType::kExact && type != WeightType::kW8A8 && type != WeightType::kW4A8) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "weight type ", WeightTypeName(type),
       " on a GPU, which has no such kernels; expected auto, bf16, int8, int4, fp8 or fp8-tensor, or the "

@@ -13,8 +13,11 @@ namespace tandem {
 // The number type of a model's matrices in an engine, chosen when the model is loaded. Norms and biases are
 // always float32.
 enum class WeightType {
-  kAsInFile,  // "auto": nothing is rounded.
-  kBf16,      // The same, and an error unless the files have bfloat16.
+  // "auto": weights are not rounded. On CPUs, where a file has integers with scales, products read those
+  // integers and round inputs to 8 bits, as other engines do; all other products are exact.
+  kAsInFile,
+  kExact,  // On CPUs: the same with nothing rounded. Integers are multiplied as the numbers they stand for.
+  kBf16,   // As kAsInFile, and an error unless the files have bfloat16.
   kInt8,      // 8.25 bits per weight: 8-bit integers, with a scale for every 64 of an output.
   kInt4,      // 4.25 bits per weight, the same. Output head and embedding have 8.25.
   // The weights of kInt8 and kInt4, on CPUs, with inputs of 8 bits instead of 15: many rows cost half the
@@ -37,8 +40,12 @@ absl::string_view WeightTypeName(WeightType type);
 // (TensorView::DType::kQuantized), which engines convert.
 bool HoldsQuantized(const Model& model);
 
+// Whether any of them are integers in an order that kAsInFile multiplies as they are.
+bool HoldsIntegers(const Model& model);
+
 // The type in which an engine keeps the matrices of `model`: "int8", "int4", "w8a8", "w4a8", "fp8",
-// "fp8-tensor", or the type in its files: "bf16", "f16" or "f32"; quantised matrices in files count as "f32".
+// "fp8-tensor", or the type in its files: "bf16", "f16" or "f32". Files with integers have "file-codes", or
+// with kExact "f32", as have 8-bit floats.
 absl::string_view KeptWeightType(const Model& model, WeightType type);
 
 // Whether only engines on GPUs support the type.

@@ -12,14 +12,21 @@ namespace tandem {
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                           1,    13,   25,  38,  53,  69,  89,  113};
 
-// Of one block of a GGUF tensor: where its values go, and the scales, minimums and zero points of each 16 of
-// them (CodedRows).
+// Of one block of a GGUF tensor: where its values go, the scales, minimums and zero points of each 16 of them,
+// and the units of scales and minimums (CodedRows).
 struct GgufBlock {
   int8_t* values;
   float* scales;
   float* minimums;
   int8_t* zeros;
+  float* unit;
+  float* minimum_unit;
 
+  // Of all scales and minimums of a block of 256 values.
+  void SetUnits(float scale, float minimum = 0.0f) const {
+    *unit = scale;
+    *minimum_unit = minimum;
+  }
   // Of the 16 values of a part.
   void SetPart(int part, float scale, float minimum = 0.0f, int8_t zero = 0) const {
     scales[part] = scale;

@@ -55,6 +55,7 @@ constexpr int8_t kIq3SNumbers[8] = {1, 3, 5, 7, 9, 11, 13, 15};
 // For each 32 numbers: four indices of a byte, four times seven bits of signs, four bits of a scale.
 void Iq2Xxs(const uint8_t* in, const GgufBlock& out) {
   const float scale = ReadHalf(in);
+  out.SetUnits(scale * 0.125f);
   for (int group = 0; group < kParts / 2; ++group) {
     const uint8_t* const indices = in + 2 + 8 * group;
     const uint32_t rest = Word(indices + 4);
@@ -69,6 +70,7 @@ void Iq2Xxs(const uint8_t* in, const GgufBlock& out) {
 
 // Four bits of a scale for each 16 numbers.
 void SetFourBitScales(const uint8_t* scales, float scale, const GgufBlock& out) {
+  out.SetUnits(scale * 0.125f);
   for (int part = 0; part < kParts; ++part) {
     const int bits = (scales[part / 2] >> (part % 2 * 4)) & 0xF;
     out.SetPart(part, scale * (0.5f + static_cast<float>(bits)) * 0.25f);
@@ -100,6 +102,7 @@ void Iq2S(const uint8_t* in, const GgufBlock& out) {
 // For each 32 numbers eight indices of a byte; then four times seven bits of signs and four bits of a scale.
 void Iq3Xxs(const uint8_t* in, const GgufBlock& out) {
   const float scale = ReadHalf(in);
+  out.SetUnits(scale * 0.25f);
   for (int group = 0; group < kParts / 2; ++group) {
     const uint8_t* const indices = in + 2 + 8 * group;
     const uint32_t rest = Word(in + 66 + 4 * group);
@@ -117,6 +120,7 @@ void Iq3Xxs(const uint8_t* in, const GgufBlock& out) {
 // for each 32 numbers.
 void Iq3S(const uint8_t* in, const GgufBlock& out) {
   const float scale = ReadHalf(in);
+  out.SetUnits(scale);
   const uint8_t *const low = in + 2, *const high = in + 66, *const signs = in + 74, *const scales = in + 106;
   for (int group = 0; group < kParts / 2; ++group) {
     const int bits = (scales[group / 2] >> (group % 2 * 4)) & 0xF;
@@ -134,6 +138,7 @@ void Iq3S(const uint8_t* in, const GgufBlock& out) {
 void Iq1S(const uint8_t* in, const GgufBlock& out) {
   constexpr int8_t kNumbers[4] = {-1, 0, 1, 0};
   const float scale = ReadHalf(in);
+  out.SetUnits(scale, scale * 0.125f);
   for (int group = 0; group < kParts / 2; ++group) {
     const uint32_t high = ReadUint16(in + 34 + 2 * group);
     const float of_group = scale * static_cast<float>(2 * ((high >> 12) & 7) + 1);
@@ -153,6 +158,7 @@ void Iq1M(const uint8_t* in, const GgufBlock& out) {
   uint16_t bits = 0;
   for (int i = 0; i < 4; ++i) bits |= static_cast<uint16_t>((ReadUint16(scales + 2 * i) >> 12) << (4 * i));
   const float scale = HalfToFloat(bits);
+  out.SetUnits(scale * 0.125f);
   for (int part = 0; part < kParts; ++part) {
     const int of_part = (ReadUint16(scales + part / 4 * 2) >> (part % 4 * 3)) & 7;
     out.SetPart(part, scale * static_cast<float>(2 * of_part + 1) * 0.125f);

@@ -96,6 +96,7 @@ void Mxfp4(const uint8_t* in, const GgufBlock& out) {
 void Iq4Xs(const uint8_t* in, const GgufBlock& out) {
   const float scale = ReadHalf(in);
   const int high = ReadUint16(in + 2);
+  out.SetUnits(scale);
   for (int group = 0; group < 8; ++group) {
     const int low = (in[4 + group / 2] >> (group % 2 * 4)) & 0xF;
     const int bits = low | ((high >> (2 * group)) & 3) << 4;
@@ -120,6 +121,7 @@ void UnpackTwoBits(const uint8_t* in, int zero, int8_t* out) {
 void Q2_K(const uint8_t* in, const GgufBlock& out) {
   const float scale = ReadHalf(in + 80);
   const float min = ReadHalf(in + 82);
+  out.SetUnits(scale, min);
   for (int i = 0; i < 16; ++i) {
     out.SetPart(i, scale * static_cast<float>(in[i] & 0xF), min * static_cast<float>(in[i] >> 4));
   }
@@ -131,6 +133,7 @@ void Q2_K(const uint8_t* in, const GgufBlock& out) {
 void Q3_K(const uint8_t* in, const GgufBlock& out) {
   const uint8_t *const high = in, *const low = in + 32, *const scales = in + 96;
   const float scale = ReadHalf(in + 108);
+  out.SetUnits(scale);
   for (int i = 0; i < 16; ++i) {
     const int nibble = (scales[i % 8] >> (i / 8 * 4)) & 0xF;
     const int bits = nibble | ((scales[8 + i % 4] >> (i / 4 * 2)) & 3) << 4;
@@ -190,6 +193,7 @@ ScaleAndMin GroupOf(int group, const uint8_t* packed) {
 void QK(const uint8_t* in, const uint8_t* high, const uint8_t* low, const GgufBlock& out) {
   const float scale = ReadHalf(in);
   const float min = ReadHalf(in + 2);
+  out.SetUnits(scale, min);
   for (int group = 0; group < 8; ++group) {
     const ScaleAndMin of = GroupOf(group, in + 4);
     out.SetGroup(group, scale * static_cast<float>(of.scale), min * static_cast<float>(of.min));
@@ -208,6 +212,7 @@ void QK(const uint8_t* in, const uint8_t* high, const uint8_t* low, const GgufBl
 
 void Q6_K(const uint8_t* in, const GgufBlock& out) {
   const float scale = ReadHalf(in + 208);
+  out.SetUnits(scale);
   const auto* const scales = reinterpret_cast<const int8_t*>(in + 192);
   for (int i = 0; i < 16; ++i) out.SetPart(i, scale * static_cast<float>(scales[i]));
   for (int half = 0; half < 2; ++half) {
@@ -277,34 +282,87 @@ void ReadBlock(GgufType type, const uint8_t* in, const GgufBlock& out) {
 }  // namespace
 
 Coding CodingOf(GgufType type) {
+  using Scales = Coding::Scales;
+  const auto with_signs = [](int bits, Scales scales) {
+    return Coding{.is_coded = true, .bits = bits, .scales = scales};
+  };
+  const auto with_minimums = [](int bits, Scales scales) {
+    return Coding{.is_coded = true, .has_minimums = true, .bits = bits, .is_unsigned = true, .scales = scales};
+  };
   Coding coding = {.is_coded = true};
   switch (type) {
     case GgufType::kQ4_0:
+      coding = with_signs(4, Scales::kHalf);
+      coding.has_four_bits = true;
+      break;
     case GgufType::kTq1_0:
     case GgufType::kTq2_0:
+      coding = with_signs(2, Scales::kHalf);
       coding.has_four_bits = true;
       break;
     case GgufType::kQ4_1:
+      coding = with_minimums(4, Scales::kHalf);
+      coding.has_four_bits = true;
+      break;
     case GgufType::kQ4_K:
-    case GgufType::kIq1S:
-      coding.has_four_bits = coding.has_minimums = true;
+      coding = with_minimums(4, Scales::kUnits);
+      coding.has_four_bits = true;
+      break;
+    case GgufType::kQ5_0:
+      coding = with_signs(5, Scales::kHalf);
       break;
     case GgufType::kQ5_1:
+      coding = with_minimums(5, Scales::kHalf);
+      break;
     case GgufType::kQ5_K:
-      coding.has_minimums = true;
+      coding = with_minimums(5, Scales::kUnits);
+      break;
+    case GgufType::kQ8_0:
+    case GgufType::kIq4Nl:
+      coding = with_signs(8, Scales::kHalf);
+      break;
+    case GgufType::kIq4Xs:
+      coding = with_signs(8, Scales::kUnits);
+      break;
+    case GgufType::kMxfp4:
+      coding = with_signs(5, Scales::kBfloat16);
       break;
     case GgufType::kQ2_K:
-      coding.is_fine = coding.has_minimums = true;
-      break;
-    case GgufType::kQ3_K:
-    case GgufType::kQ6_K:
-    case GgufType::kIq1M:
-    case GgufType::kIq2Xs:
-    case GgufType::kIq2S:
+      coding = with_minimums(2, Scales::kUnits);
       coding.is_fine = true;
       break;
-    default:
+    case GgufType::kQ3_K:
+      coding = with_signs(3, Scales::kUnits);
+      coding.is_fine = true;
       break;
+    case GgufType::kQ6_K:
+      coding = with_signs(6, Scales::kUnits);
+      coding.is_fine = true;
+      break;
+    case GgufType::kIq1S:
+      coding = with_signs(2, Scales::kUnits);
+      coding.has_four_bits = coding.has_minimums = true;
+      break;
+    case GgufType::kIq1M:
+      coding = with_signs(5, Scales::kUnits);
+      coding.is_fine = true;
+      break;
+    case GgufType::kIq2Xs:
+    case GgufType::kIq2S:
+      coding = with_signs(8, Scales::kUnits);
+      coding.is_fine = true;
+      break;
+    case GgufType::kIq2Xxs:
+    case GgufType::kIq3Xxs:
+      coding = with_signs(8, Scales::kUnits);
+      break;
+    case GgufType::kIq3S:
+      coding = with_signs(5, Scales::kUnits);
+      break;
+    case GgufType::kF32:
+    case GgufType::kF16:
+    case GgufType::kBF16:
+      assert(false);
   }
   return coding;
 }
@@ -316,11 +374,14 @@ void ReadBlocks(GgufType type, absl::string_view bytes, int64_t row, CodedRows* 
   const int64_t groups = info.block_size / CodedRows::kGroup;
   for (int64_t block = 0; block < rows->num_inputs / info.block_size; ++block, in += info.block_bytes) {
     const int64_t group = row * rows->num_groups + block * groups;
+    const int64_t unit = row * rows->num_units + block * info.block_size / Coding::kUnitInputs;
     ReadBlock(type, in,
               {.values = rows->values.data() + row * rows->num_inputs + block * info.block_size,
                .scales = rows->scales.data() + group,
                .minimums = rows->minimums.data() + group,
-               .zeros = rows->zeros.data() + group});
+               .zeros = rows->zeros.data() + group,
+               .unit = rows->units.data() + unit,
+               .minimum_unit = rows->minimum_units.data() + unit});
   }
 }
 

@@ -192,7 +192,25 @@ Coding QuantizedGrid::coding() const {
     const int32_t middle = parts_.codes_kind == Codes::kInt8 ? 0 : 128;
     if (parts_.zeros.kind != Zeros::Kind::kConstant || parts_.zeros.constant != middle) return {};
   }
-  return {.is_coded = true, .has_four_bits = has_four_bits && !is_fine, .is_fine = is_fine};
+  Coding coding = {.is_coded = true, .has_four_bits = has_four_bits && !is_fine, .is_fine = is_fine};
+  if (has_four_bits) {
+    // Zero points of four bits, to which one may be added, make values of -16 to 15.
+    const bool is_middle = parts_.zeros.kind == Zeros::Kind::kConstant && parts_.zeros.constant == 8;
+    const bool is_in_words = parts_.zeros.kind == Zeros::Kind::kWords || parts_.zeros.kind == Zeros::Kind::kAwqWords;
+    coding.bits = is_middle ? 4 : is_in_words && parts_.zeros.constant <= 1 ? 5 : 8;
+  }
+  switch (parts_.scales.dtype) {
+    case Scales::DType::kF32:
+      coding.scales = Coding::Scales::kFloat;
+      break;
+    case Scales::DType::kF16:
+      coding.scales = Coding::Scales::kHalf;
+      break;
+    case Scales::DType::kBF16:
+      coding.scales = Coding::Scales::kBfloat16;
+      break;
+  }
+  return coding;
 }
 
 void QuantizedGrid::ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const {

@@ -175,8 +175,10 @@ std::shared_ptr<const GrammarVocabulary> ModelHost::VocabularyFor(const Tokenize
 
 WeightType ModelHost::WeightTypeOf(const Model& model, const Options& options) {
   const bool free = options.weight_type == WeightType::kAsInFile && !options.device.is_cuda;
+  // Integers of files already have few bits.
+  if (!free || HoldsIntegers(model)) return options.weight_type;
   const bool few_bits = HoldsQuantized(model) || KeptWeightType(model, options.weight_type) != "f32";
-  return free && few_bits ? WeightType::kInt8 : options.weight_type;
+  return few_bits ? WeightType::kInt8 : options.weight_type;
 }
 
 namespace {

@@ -52,6 +52,9 @@ struct Avx512 {
     const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16))};
   }
+  static TANDEM_INLINE Avx512 LoadHalf(const uint16_t* from) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+  }
   static TANDEM_INLINE Avx512 LoadInt8(const int8_t* from) {
     const __m128i numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(numbers))};

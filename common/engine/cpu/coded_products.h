@@ -135,8 +135,9 @@ TANDEM_INLINE void AddGroups(const char* group, size_t tile_bytes, const float* 
       scales[tile][0].Read(group + tile * tile_bytes, part, 0);
       scales[tile][1].Read(group + tile * tile_bytes, part, kLanes);
     }
+    const uint32_t last = end < count ? end : count;
 #pragma GCC unroll 4
-    for (uint32_t k = part * kCodedGroup / Format::kNumScales; k < (end < count ? end : count); ++k) {
+    for (uint32_t k = part * kCodedGroup / Format::kNumScales; k < last; ++k) {
       const V input = V::Broadcast(inputs[k]);
 #pragma GCC unroll 2
       for (int tile = 0; tile < kTiles; ++tile) {

@@ -11,82 +11,13 @@
 #include <vector>
 
 #include "common/engine/cpu/packed_matrix.h"
+#include "common/engine/cpu/testing/random_codes.h"
 #include "common/model/quantized_grid.h"
 #include "common/model/tensor_convert.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
 namespace {
-
-// Random codes of a Coding.
-class RandomCodes final : public QuantizedMatrix {
- public:
-  // `only`: all values.
-  RandomCodes(const Coding& coding, int64_t outputs, int64_t inputs, uint32_t seed,
-              std::optional<int> only = std::nullopt)
-      : QuantizedMatrix(outputs, inputs, "codes", {}), coding_(coding), rows_(outputs, inputs) {
-    std::mt19937 bits(seed);
-    std::uniform_real_distribution<float> scale(-0.02f, 0.02f);
-    for (int64_t output = 0; output < outputs; ++output) {
-      for (int64_t group = 0; group < rows_.num_groups; ++group) {
-        const auto at = static_cast<size_t>(output * rows_.num_groups + group);
-        const bool repeats = !coding.is_fine && group % 2 == 1;
-        rows_.scales[at] = repeats ? rows_.scales[at - 1] : scale(bits);
-        if (coding.has_minimums) rows_.minimums[at] = repeats ? rows_.minimums[at - 1] : scale(bits);
-        if (coding.has_four_bits) {
-          rows_.zeros[at] = repeats ? rows_.zeros[at - 1] : static_cast<int8_t>(bits() % 17);
-        }
-      }
-      for (int64_t k = 0; k < inputs; ++k) {
-        const auto group = static_cast<size_t>(output * rows_.num_groups + k / CodedRows::kGroup);
-        const int value = coding.has_four_bits ? static_cast<int>(bits() % 16) - rows_.zeros[group]
-                                               : static_cast<int>(bits() % 256) - 128;
-        if (only.has_value()) {
-          rows_.values[static_cast<size_t>(output * inputs + k)] = static_cast<int8_t>(*only);
-          continue;
-        }
-        // Of floats all but those that are no numbers, which are equal to nothing.
-        const bool is_number = !coding.is_float || (value & 0x7f) != 0x7f;
-        rows_.values[static_cast<size_t>(output * inputs + k)] = static_cast<int8_t>(is_number ? value : 0);
-      }
-    }
-  }
-
-  void ReadOutputs(int64_t first, int64_t count, absl::Span<float> numbers) const override {
-    for (size_t i = 0; i < static_cast<size_t>(count * num_inputs()); ++i) {
-      const size_t at = static_cast<size_t>(first * num_inputs()) + i;
-      const auto inputs = static_cast<size_t>(num_inputs());
-      const size_t group =
-          at / inputs * static_cast<size_t>(rows_.num_groups) + at % inputs / CodedRows::kGroup;
-      const float value = coding_.is_float ? Float8ToFloat(static_cast<uint8_t>(rows_.values[at]))
-                                           : static_cast<float>(rows_.values[at]);
-      numbers[i] = value * rows_.scales[group] - rows_.minimums[group];
-    }
-  }
-  Coding coding() const override { return coding_; }
-  void ReadCodes(int64_t first, int64_t count, int64_t place, CodedRows* rows) const override {
-    const auto copy = [&](const auto& from, auto* to) {
-      const size_t width = from.size() / static_cast<size_t>(num_outputs());
-      std::copy_n(from.begin() + static_cast<int64_t>(static_cast<size_t>(first) * width),
-                  static_cast<size_t>(count) * width, to->begin() + place * static_cast<int64_t>(width));
-    };
-    copy(rows_.values, &rows->values);
-    copy(rows_.zeros, &rows->zeros);
-    copy(rows_.scales, &rows->scales);
-    copy(rows_.minimums, &rows->minimums);
-  }
-
-  TensorView view() const {
-    TensorView view = {.dtype = TensorView::DType::kQuantized, .shape = {num_outputs(), num_inputs()}};
-    view.data = codes();
-    view.quantized = this;
-    return view;
-  }
-
- private:
-  const Coding coding_;
-  CodedRows rows_;
-};
 
 struct NamedCoding {
   std::string name;
@@ -112,25 +43,6 @@ std::vector<NamedCoding> AllCodings() {
           minimum, fine, fine_minimum};
 }
 
-// The outputs of `num_rows` rows, a matrix' products with inputs that are the same each time.
-std::vector<float> Products(const PackedMatrix& matrix, const KernelTable& kernels, uint32_t num_rows) {
-  auto inputs = ProductInputs::Allocate(kernels, num_rows, matrix.depth()).value();
-  std::mt19937 bits(5);
-  std::normal_distribution<float> number;
-  std::vector<float> outputs(size_t{num_rows} * matrix.num_outputs(), -1.0f);
-  std::vector<float*> rows;
-  for (uint32_t row = 0; row < num_rows; ++row) {
-    for (uint32_t k = 0; k < matrix.depth(); ++k) inputs.floats().row(row)[k] = number(bits);
-    rows.push_back(outputs.data() + size_t{row} * matrix.num_outputs());
-  }
-  matrix.Multiply(Share{0, matrix.num_tiles()}, inputs, num_rows, rows.data());
-  return outputs;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 class CodedProductsTest : public testing::TestWithParam<NamedCoding> {};
 
 TEST_P(CodedProductsTest, AreThoseOfTheNumbers) {
@@ -145,7 +57,7 @@ TEST_P(CodedProductsTest, AreThoseOfTheNumbers) {
     for (InstructionSet instruction_set : SupportedInstructionSets()) {
       const KernelTable& kernels = **SelectKernels(instruction_set);
       SCOPED_TRACE(absl::StrCat(kernels.name, ", ", outputs, " outputs of ", depth));
-      const WeightFormat format = PackedMatrix::FormatOf({codes.view()});
+      const WeightFormat format = PackedMatrix::FormatOf({codes.view()}, /*rounds_inputs=*/false);
       EXPECT_EQ(format, GetParam().format);
       const auto coded = PackedMatrix::Pack({codes.view()}, format, kernels, team.get());
       const auto plain = PackedMatrix::Pack({floats}, WeightFormat::kF32, kernels, team.get());
@@ -187,7 +99,7 @@ TEST(CodedFormatTest, StackedMatricesHaveOneThatHoldsAll) {
   for (const NamedCoding& first : codings) {
     for (const NamedCoding& second : codings) {
       const RandomCodes a(first.coding, 40, 64, 2), b(second.coding, 24, 64, 3);
-      const WeightFormat format = PackedMatrix::FormatOf({a.view(), b.view()});
+      const WeightFormat format = PackedMatrix::FormatOf({a.view(), b.view()}, /*rounds_inputs=*/false);
       EXPECT_NE(format, WeightFormat::kF32);
       const auto both = PackedMatrix::Pack({a.view(), b.view()}, format, kernels, team.get());
       ASSERT_TRUE(both.ok()) << both.status();
@@ -201,12 +113,12 @@ TEST(CodedFormatTest, StackedMatricesHaveOneThatHoldsAll) {
     }
   }
   const RandomCodes codes(codings[0].coding, 40, 64, 2), numbers_only({}, 24, 64, 3);
-  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), numbers_only.view()}), WeightFormat::kF32);
+  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), numbers_only.view()}, /*rounds_inputs=*/false), WeightFormat::kF32);
   const RandomCodes small_floats(small.coding, 24, 64, 3);
-  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), small_floats.view()}), WeightFormat::kF32);
+  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), small_floats.view()}, /*rounds_inputs=*/false), WeightFormat::kF32);
   const std::vector<float> plain(size_t{24} * 64);
   const TensorView floats = {.dtype = TensorView::DType::kF32, .shape = {24, 64}, .data = plain.data()};
-  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), floats}), WeightFormat::kF32);
+  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), floats}, /*rounds_inputs=*/false), WeightFormat::kF32);
 }
 
 // Of each three outputs the second, say.

@@ -25,13 +25,14 @@ WeightFormat FormatFor(WeightType type, absl::Span<const TensorView> parts) {
     case WeightType::kW4A8:
       return WeightFormat::kW4A8;
     case WeightType::kAsInFile:
+    case WeightType::kExact:
     case WeightType::kBf16:
     // CreateCpuEngine refuses these.
     case WeightType::kFp8:
     case WeightType::kFp8Tensor:
       break;
   }
-  return PackedMatrix::FormatOf(parts);
+  return PackedMatrix::FormatOf(parts, type != WeightType::kExact);
 }
 
 // The format of the transposed part of latent attention's kv_up. Quantised codes have no transposed form.
@@ -294,7 +295,7 @@ uint64_t BytesReadPerStep(const Model& model, WeightType type) {
   };
   const auto bytes = [&](const TensorView& matrix, WeightType matrix_type) -> uint64_t {
     if (!matrix.exists()) return 0;
-    return bytes_in(FormatFor(matrix_type, {matrix}), matrix.shape.at(0), matrix.shape.at(1));
+    return PackedMatrix::BytesOf(matrix, FormatFor(matrix_type, {matrix}), PortableKernels());
   };
   uint64_t sum = 0;
   for (const HeadWeights::Position& position : model.head().positions) {
@@ -316,7 +317,8 @@ uint64_t BytesReadPerStep(const Model& model, WeightType type) {
       const int64_t rows = int64_t{model.config().num_heads} * latent.unturned_dim;
       sum += bytes_in(KeyFormat(type, layer.kv_up), int64_t{model.config().num_heads} * latent.kv_rank,
                       latent.unturned_dim);
-      sum -= bytes_in(FormatFor(type, {layer.kv_up}), rows, latent.kv_rank);
+      sum -= bytes(layer.kv_up, type) * static_cast<uint64_t>(rows) /
+             static_cast<uint64_t>(layer.kv_up.shape.at(0));
     }
     for (const TensorView& matrix : {layer.router, layer.shared_gate}) {
       if (matrix.exists()) sum += sizeof(float) * static_cast<uint64_t>(matrix.num_elements());

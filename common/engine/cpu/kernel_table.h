@@ -45,6 +45,16 @@
 //
 // Products in the formats kCoded... have the bits of products in kF32 with the numbers that the codes mean.
 //
+// Products in the format kFileCodes take the codes and scales of a file unchanged, and inputs of 8 bits. A group
+// is 32 inputs (the last padded with zeros), and has one part, or two if the format is fine. Inputs are rounded
+// as above, with kGreatestShortInput, for each group. One chain per output adds up the parts, ascending:
+//
+//   output = fma(float(sum over k of code[k] * input[k]), scale * input scale, output), from 0
+//   output = fma(-minimum, input scale * float(sum over k of input[k]), output)
+//
+// where codes smaller than 8 bits are not negative, and what was added to their values is part of the minimum:
+// (zero point * scale) + the file's minimum, if the format has them.
+//
 // The formats kW8A8 and kW4A8 use kGreatestShortInput in place of kGreatestInput: inputs of 8 bits.
 //
 // Sources that are compiled for one instruction set include this file. So it includes nothing that defines
@@ -83,8 +93,20 @@ enum class WeightFormat : uint8_t {
   kCoded8Fine,
   kCoded8FineMinimum,
   kCodedFloat8,
+  // The codes and scales of quantised files, for integer products; see file_code_layout.h.
+  kFileCodes,
 };
-inline constexpr uint32_t kNumWeightFormats = 13;
+inline constexpr uint32_t kNumWeightFormats = 14;
+
+// How kFileCodes stores the numbers of a matrix: value * scale - minimum (common/model/coded_rows.h).
+enum class CodeScales : uint8_t { kFloat, kHalf, kBfloat16, kUnits };
+struct FileCodeFormat {
+  uint8_t bits = 8;              // 2, 3, 4, 5, 6 or 8
+  bool is_fine = false;          // A scale for each 16 inputs, else 32.
+  bool has_minimums = false;
+  bool has_zero_point = false;   // Codes are value + 2^(bits - 1), else the values themselves.
+  CodeScales scales = CodeScales::kFloat;
+};
 
 // The numbers of a tile's outputs as integers or small floats (common/model/coded_rows.h). Every 16 numbers
 // of an output have a scale, a minimum and, for 4-bit values, a zero point, which makes values 0 to 15.
@@ -115,7 +137,7 @@ struct WeightLayout {
   // The same for all outputs at once, for inputs [begin, end), multiples of kPackedInputs. Null if the format
   // has no such function. bfloat16 formats take numbers that bfloat16 can hold, in bfloat16 or float32.
   void (*pack_tile)(const PlainOutputs& weights, uint32_t begin, uint32_t end, void* tile) = nullptr;
-  // Replaces both for the formats kCoded....
+  // Replaces both for the formats kCoded.... kFileCodes has no layout of its own: see file_code_tiles.h.
   void (*pack_codes)(const CodedOutputs& weights, uint32_t depth, void* tile) = nullptr;
   void (*unpack)(const void* tile, uint32_t depth, uint32_t output, float* weights) = nullptr;
 };
@@ -136,6 +158,7 @@ struct PrepareArgs {
 // outputs[row][n] = sum over k of inputs[row][k] * weight[n][k], for the outputs of `num_tiles` tiles.
 struct ProductArgs {
   const void* tiles = nullptr;  // The first of the tiles, which follow one another.
+  FileCodeFormat codes;         // Only for kFileCodes.
   uint32_t num_tiles = 0;
   uint32_t depth = 0;
   const float* inputs = nullptr;  // [num_rows, depth], rows `input_stride` floats apart.
@@ -192,7 +215,7 @@ struct KernelTable {
 
 const KernelTable& PortableKernels();
 const KernelTable& PortableBf16Kernels();  // Products of bfloat16 pairs; the rest is the same.
-const KernelTable& Avx2Kernels();          // Defined on x86-64; needs AVX2 and FMA.
+const KernelTable& Avx2Kernels();          // Defined on x86-64; needs AVX2, FMA and F16C.
 const KernelTable& Avx512Kernels();        // Defined on x86-64; needs AVX-512 F, BW, DQ and VL.
 // Also needs AVX-512 VNNI, for products with weights of 8 and 4 bits. The rest is the same.
 const KernelTable& Avx512VnniKernels();

@@ -96,7 +96,7 @@ std::vector<InstructionSet> SupportedInstructionSets() {
     supported.push_back(InstructionSet::kAvx512);
     if (HasBf16() && !HasFastBf16()) supported.push_back(InstructionSet::kAvx512Bf16);
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
     supported.push_back(InstructionSet::kAvx2);
   }
 #endif

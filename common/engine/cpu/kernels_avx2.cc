@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "common/engine/cpu/file_code_products.h"
 #include "common/engine/cpu/integer_products.h"
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/kernel_templates.h"
@@ -82,6 +83,10 @@ struct Avx2 {
     };
     return {half(0), half(1)};
   }
+  static TANDEM_INLINE Avx2 LoadHalf(const uint16_t* from) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + 1))};
+  }
   static TANDEM_INLINE Avx2 LoadInt8(const int8_t* from) {
     const __m128i numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(numbers)),
@@ -131,12 +136,77 @@ struct Avx2Integers {
   }
 };
 
+// Products of bytes, one not negative and one signed, are added in pairs of 16 bits, which hold several such sums.
+struct Avx2Codes {
+  static constexpr uint32_t kOutputs = 8;
+  using Codes = __m256i;
+  using Sums = __m256i;
+  using Floats = __m256;
+
+  static TANDEM_INLINE Codes Load(const char* line) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(line));
+  }
+  static TANDEM_INLINE Codes And(Codes codes, uint8_t byte) {
+    return _mm256_and_si256(codes, _mm256_set1_epi8(static_cast<char>(byte)));
+  }
+  static TANDEM_INLINE Codes Or(Codes a, Codes b) { return _mm256_or_si256(a, b); }
+  template <int kBits>
+  static TANDEM_INLINE Codes ShiftLeft(Codes codes) {
+    return _mm256_slli_epi16(codes, kBits);
+  }
+  template <int kBits>
+  static TANDEM_INLINE Codes ShiftRight(Codes codes) {
+    return _mm256_srli_epi16(codes, kBits);
+  }
+
+  template <int kBits, int kFirst, int kCount>
+  static TANDEM_INLINE Sums Dot(const Codes (&codes)[kQuads], const int8_t* inputs, const int32_t* /*begin*/) {
+    // So many pairs of products of a code and an input of 127 at most fit 16 bits.
+    constexpr int kFitting = kBits == 8 ? 1 : 32767 / (2 * 127 * ((1 << kBits) - 1));
+    constexpr int kRun = kFitting < kCount ? kFitting : kCount;
+    static_assert(kCount % kRun == 0);
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sums = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int first = kFirst; first < kFirst + kCount; first += kRun) {
+      __m256i pairs = Pairs<kBits>(codes[first], inputs + first * 4);
+#pragma GCC unroll 8
+      for (int quad = first + 1; quad < first + kRun; ++quad) {
+        pairs = _mm256_add_epi16(pairs, Pairs<kBits>(codes[quad], inputs + quad * 4));
+      }
+      const __m256i words = _mm256_madd_epi16(pairs, ones);
+      sums = first == kFirst ? words : _mm256_add_epi32(sums, words);
+    }
+    return sums;
+  }
+
+  static TANDEM_INLINE Floats ToFloats(Sums sums) { return _mm256_cvtepi32_ps(sums); }
+  static TANDEM_INLINE Floats LoadFloats(const float* from) { return _mm256_loadu_ps(from); }
+  static TANDEM_INLINE Floats BroadcastFloat(const float* from) { return _mm256_broadcast_ss(from); }
+  static TANDEM_INLINE Floats Multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+  static TANDEM_INLINE Floats Fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+  static TANDEM_INLINE Floats NegativeFma(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
+  static TANDEM_INLINE void StoreFloats(Floats x, float* to) { _mm256_storeu_ps(to, x); }
+
+ private:
+  template <int kBits>
+  static TANDEM_INLINE __m256i Pairs(Codes codes, const int8_t* quad) {
+    int32_t word;
+    __builtin_memcpy(&word, quad, sizeof(word));
+    const __m256i inputs = _mm256_set1_epi32(word);
+    if constexpr (kBits < 8) return _mm256_maddubs_epi16(codes, inputs);
+    // A signed code is moved to the input: two products of at most 128 and 127 fit 16 bits.
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(inputs, codes));
+  }
+};
+
 }  // namespace
 
 const KernelTable& Avx2Kernels() {
   static const KernelTable kTable = [] {
     KernelTable table = MakeKernelTable<Avx2>("avx2");
     SetIntegerProducts<Avx2, Avx2Integers>(&table);
+    SetFileCodeProduct<Avx2, Avx2Codes>(&table);
     return table;
   }();
   return kTable;

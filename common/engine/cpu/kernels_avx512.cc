@@ -20,6 +20,9 @@ const KernelTable& Avx512Kernels() {
   static const KernelTable kTable = [] {
     KernelTable table = MakeKernelTable<Avx512>("avx512");
     SetIntegerProducts<Avx512, WordIntegers>(&table);
+    // Every such processor has AVX2, and few lack VNNI.
+    constexpr auto kFileCodes = static_cast<int>(WeightFormat::kFileCodes);
+    table.products[kFileCodes] = Avx2Kernels().products[kFileCodes];
     return table;
   }();
   return kTable;

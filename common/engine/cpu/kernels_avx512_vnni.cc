@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include "common/engine/cpu/avx512_vectors.h"
+#include "common/engine/cpu/file_code_products.h"
 #include "common/engine/cpu/integer_layouts.h"
 #include "common/engine/cpu/integer_products.h"
 #include "common/engine/cpu/kernel_table.h"
@@ -292,6 +293,52 @@ ProductKernel MakeProduct(const WeightLayout& layout) {
   return product;
 }
 
+// Codes of files. Those of 8 bits are signed: their sign is turned, and sums begin with what that adds.
+struct VnniCodes {
+  static constexpr uint32_t kOutputs = 16;
+  using Codes = __m512i;
+  using Sums = __m512i;
+  using Floats = __m512;
+
+  static TANDEM_INLINE Codes Load(const char* line) { return _mm512_loadu_si512(line); }
+  static TANDEM_INLINE Codes And(Codes codes, uint8_t byte) {
+    return _mm512_and_si512(codes, _mm512_set1_epi8(static_cast<char>(byte)));
+  }
+  static TANDEM_INLINE Codes Or(Codes a, Codes b) { return _mm512_or_si512(a, b); }
+  template <int kBits>
+  static TANDEM_INLINE Codes ShiftLeft(Codes codes) {
+    return _mm512_slli_epi16(codes, kBits);
+  }
+  template <int kBits>
+  static TANDEM_INLINE Codes ShiftRight(Codes codes) {
+    return _mm512_srli_epi16(codes, kBits);
+  }
+
+  template <int kBits, int kFirst, int kCount>
+  static TANDEM_INLINE Sums Dot(const Codes (&codes)[kQuads], const int8_t* inputs, const int32_t* begin) {
+    // Two chains, because each waits for its own sums.
+    __m512i sums[2] = {kBits == 8 ? _mm512_set1_epi32(*begin) : _mm512_setzero_si512(), _mm512_setzero_si512()};
+#pragma GCC unroll 8
+    for (int quad = kFirst; quad < kFirst + kCount; ++quad) {
+      int32_t word;
+      __builtin_memcpy(&word, inputs + quad * 4, sizeof(word));
+      Codes used = codes[quad];
+      if constexpr (kBits == 8) used = _mm512_xor_si512(used, _mm512_set1_epi8(-128));
+      __m512i& sum = sums[quad % 2];
+      sum = _mm512_dpbusd_epi32(sum, used, _mm512_set1_epi32(word));
+    }
+    return _mm512_add_epi32(sums[0], sums[1]);
+  }
+
+  static TANDEM_INLINE Floats ToFloats(Sums sums) { return _mm512_cvtepi32_ps(sums); }
+  static TANDEM_INLINE Floats LoadFloats(const float* from) { return _mm512_loadu_ps(from); }
+  static TANDEM_INLINE Floats BroadcastFloat(const float* from) { return _mm512_set1_ps(*from); }
+  static TANDEM_INLINE Floats Multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  static TANDEM_INLINE Floats Fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  static TANDEM_INLINE Floats NegativeFma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
+  static TANDEM_INLINE void StoreFloats(Floats x, float* to) { _mm512_storeu_ps(to, x); }
+};
+
 }  // namespace
 
 const KernelTable& Avx512VnniKernels() {
@@ -304,6 +351,7 @@ const KernelTable& Avx512VnniKernels() {
     product(WeightFormat::kInt4) = MakeProduct<HalfByteWeights, 2>(Int4OffsetTiles());
     product(WeightFormat::kW8A8) = MakeProduct<ByteWeights, 1>(Int8OffsetTiles());
     product(WeightFormat::kW4A8) = MakeProduct<HalfByteWeights, 1>(Int4OffsetTiles());
+    SetFileCodeProduct<Avx512, VnniCodes>(&table);
     return table;
   }();
   return kTable;

@@ -1,5 +1,6 @@
 #include <arm_neon.h>
 
+#include "common/engine/cpu/file_code_products.h"
 #include "common/engine/cpu/integer_layouts.h"
 #include "common/engine/cpu/integer_products.h"
 #include "common/engine/cpu/kernel_table.h"
@@ -198,6 +199,35 @@ void SetProduct(const WeightLayout& layout, WeightFormat format, KernelTable* ta
   product.multiply = Multiply<Weights>;
 }
 
+// SDOT: every processor with FEAT_I8MM has it.
+struct NeonDotCodes : NeonCodes {
+  template <int kBits, int kFirst, int kCount>
+  static TANDEM_INLINE Sums Dot(const Codes (&codes)[kQuads], const int8_t* inputs, const int32_t* /*begin*/) {
+    // Four quads of inputs; two chains, because each waits for its own sums.
+    const int8x16_t input[2] = {vld1q_s8(inputs), vld1q_s8(inputs + 16)};
+    const auto dot = [&](int quad, Sums sums) TANDEM_INLINE_LAMBDA {
+      const int8x16_t code = vreinterpretq_s8_u8(codes[quad]);
+      switch (quad % 4) {
+        case 0:
+          return vdotq_laneq_s32(sums, code, input[quad / 4], 0);
+        case 1:
+          return vdotq_laneq_s32(sums, code, input[quad / 4], 1);
+        case 2:
+          return vdotq_laneq_s32(sums, code, input[quad / 4], 2);
+        default:
+          return vdotq_laneq_s32(sums, code, input[quad / 4], 3);
+      }
+    };
+    Sums even = vdupq_n_s32(0), odd = even;
+#pragma GCC unroll 4
+    for (int quad = kFirst; quad < kFirst + kCount; quad += 2) {
+      even = dot(quad, even);
+      odd = dot(quad + 1, odd);
+    }
+    return vaddq_s32(even, odd);
+  }
+};
+
 }  // namespace
 
 const KernelTable& NeonI8mmKernels() {
@@ -208,6 +238,7 @@ const KernelTable& NeonI8mmKernels() {
     SetProduct<Int4OctetWeights, kGreatestInput>(Int4Octets(), WeightFormat::kInt4, &table);
     SetProduct<Int8OctetWeights, kGreatestShortInput>(Int8Octets(), WeightFormat::kW8A8, &table);
     SetProduct<Int4OctetWeights, kGreatestShortInput>(Int4Octets(), WeightFormat::kW4A8, &table);
+    SetFileCodeProduct<Neon, NeonDotCodes>(&table);
     return table;
   }();
   return kTable;

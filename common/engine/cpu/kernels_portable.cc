@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "common/engine/cpu/file_code_products.h"
 #include "common/engine/cpu/integer_products.h"
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/kernel_templates.h"
@@ -69,6 +70,16 @@ struct Portable {
   static TANDEM_INLINE Portable LoadBf16(const uint16_t* from) {
     return ForLanes([&](uint32_t i) { return FromBits(static_cast<uint32_t>(from[i]) << 16); });
   }
+  static TANDEM_INLINE Portable LoadHalf(const uint16_t* from) {
+    return ForLanes([&](uint32_t i) {
+      // The exponent's bias is 112 less than float32's.
+      const uint32_t magnitude = (from[i] & 0x7fffu) << 13;
+      const uint32_t sign = (from[i] & 0x8000u) << 16;
+      if (magnitude >= 0x0f800000u) return FromBits(sign | 0x70000000u | magnitude);  // Infinite, or no number.
+      const float number = FromBits(magnitude) * 0x1p112f;
+      return sign == 0 ? number : -number;
+    });
+  }
   static TANDEM_INLINE Portable LoadInt8(const int8_t* from) {
     return ForLanes([&](uint32_t i) { return static_cast<float>(from[i]); });
   }
@@ -122,12 +133,76 @@ struct PortableIntegers {
   }
 };
 
+struct PortableCodes {
+  static constexpr uint32_t kOutputs = 16;
+  struct Codes {
+    uint8_t v[4 * kOutputs];
+  };
+  struct Sums {
+    int32_t v[kOutputs];
+  };
+  using Floats = Portable;
+
+  static TANDEM_INLINE Codes Load(const char* line) {
+    Codes codes;
+    std::memcpy(codes.v, line, sizeof(codes.v));
+    return codes;
+  }
+  template <typename F>
+  static TANDEM_INLINE Codes ForBytes(F byte) {
+    Codes codes;
+    for (uint32_t i = 0; i < 4 * kOutputs; ++i) codes.v[i] = static_cast<uint8_t>(byte(i));
+    return codes;
+  }
+  static TANDEM_INLINE Codes And(const Codes& codes, uint8_t byte) {
+    return ForBytes([&](uint32_t i) { return codes.v[i] & byte; });
+  }
+  static TANDEM_INLINE Codes Or(const Codes& a, const Codes& b) {
+    return ForBytes([&](uint32_t i) { return a.v[i] | b.v[i]; });
+  }
+  template <int kBits>
+  static TANDEM_INLINE Codes ShiftLeft(const Codes& codes) {
+    return ForBytes([&](uint32_t i) { return codes.v[i] << kBits; });
+  }
+  template <int kBits>
+  static TANDEM_INLINE Codes ShiftRight(const Codes& codes) {
+    return ForBytes([&](uint32_t i) { return codes.v[i] >> kBits; });
+  }
+
+  template <int kBits, int kFirst, int kCount>
+  static TANDEM_INLINE Sums Dot(const Codes (&codes)[kQuads], const int8_t* inputs, const int32_t* /*begin*/) {
+    Sums sums = {};
+    for (int quad = kFirst; quad < kFirst + kCount; ++quad) {
+      for (uint32_t i = 0; i < 4 * kOutputs; ++i) {
+        const int code = kBits == 8 ? static_cast<int8_t>(codes[quad].v[i]) : codes[quad].v[i];
+        sums.v[i / 4] += code * inputs[quad * 4 + static_cast<int>(i % 4)];
+      }
+    }
+    return sums;
+  }
+
+  static TANDEM_INLINE Floats ToFloats(const Sums& sums) {
+    return Portable::ForLanes([&](uint32_t i) { return static_cast<float>(sums.v[i]); });
+  }
+  static TANDEM_INLINE Floats LoadFloats(const float* from) { return Portable::Load(from); }
+  static TANDEM_INLINE Floats BroadcastFloat(const float* from) { return Portable::Broadcast(*from); }
+  static TANDEM_INLINE Floats Multiply(const Floats& a, const Floats& b) { return Portable::Multiply(a, b); }
+  static TANDEM_INLINE Floats Fma(const Floats& a, const Floats& b, const Floats& c) {
+    return Portable::Fma(a, b, c);
+  }
+  static TANDEM_INLINE Floats NegativeFma(const Floats& a, const Floats& b, const Floats& c) {
+    return Portable::ForLanes([&](uint32_t i) { return __builtin_fmaf(-a.v[i], b.v[i], c.v[i]); });
+  }
+  static TANDEM_INLINE void StoreFloats(const Floats& x, float* to) { Portable::Store(x, to); }
+};
+
 }  // namespace
 
 const KernelTable& PortableKernels() {
   static const KernelTable kTable = [] {
     KernelTable table = MakeKernelTable<Portable>("portable");
     SetIntegerProducts<Portable, PortableIntegers>(&table);
+    SetFileCodeProduct<Portable, PortableCodes>(&table);
     return table;
   }();
   return kTable;

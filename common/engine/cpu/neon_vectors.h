@@ -76,6 +76,11 @@ struct Neon {
       return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(from + i * kPartLanes)), 16));
     });
   }
+  static TANDEM_INLINE Neon LoadHalf(const uint16_t* from) {
+    return ForParts([&](int i) {
+      return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i * kPartLanes)));
+    });
+  }
   static TANDEM_INLINE Neon LoadInt8(const int8_t* from) {
     const int8x16_t numbers = vld1q_s8(from);
     const int16x8_t low = vmovl_s8(vget_low_s8(numbers));
@@ -92,6 +97,34 @@ struct Neon {
       high->part[i] = vreinterpretq_f32_u32(vandq_u32(pairs, mask));
     }
   }
+};
+
+// Codes of files (file_code_products.h), except their sums.
+struct NeonCodes {
+  static constexpr uint32_t kOutputs = 4;
+  using Codes = uint8x16_t;
+  using Sums = int32x4_t;
+  using Floats = float32x4_t;
+
+  static TANDEM_INLINE Codes Load(const char* line) { return vld1q_u8(reinterpret_cast<const uint8_t*>(line)); }
+  static TANDEM_INLINE Codes And(Codes codes, uint8_t byte) { return vandq_u8(codes, vdupq_n_u8(byte)); }
+  static TANDEM_INLINE Codes Or(Codes a, Codes b) { return vorrq_u8(a, b); }
+  template <int kBits>
+  static TANDEM_INLINE Codes ShiftLeft(Codes codes) {
+    return vshlq_n_u8(codes, kBits);
+  }
+  template <int kBits>
+  static TANDEM_INLINE Codes ShiftRight(Codes codes) {
+    return vshrq_n_u8(codes, kBits);
+  }
+
+  static TANDEM_INLINE Floats ToFloats(Sums sums) { return vcvtq_f32_s32(sums); }
+  static TANDEM_INLINE Floats LoadFloats(const float* from) { return vld1q_f32(from); }
+  static TANDEM_INLINE Floats BroadcastFloat(const float* from) { return vld1q_dup_f32(from); }
+  static TANDEM_INLINE Floats Multiply(Floats a, Floats b) { return vmulq_f32(a, b); }
+  static TANDEM_INLINE Floats Fma(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
+  static TANDEM_INLINE Floats NegativeFma(Floats a, Floats b, Floats c) { return vfmsq_f32(c, a, b); }
+  static TANDEM_INLINE void StoreFloats(Floats x, float* to) { vst1q_f32(to, x); }
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "common/base/mapped_pages.h"
 #include "common/base/status_macros.h"
+#include "common/engine/cpu/file_code_tiles.h"
 #include "common/model/quantized_matrix.h"
 #include "common/model/tensor_convert.h"
 
@@ -58,8 +59,13 @@ WeightFormat CodedFormatOf(const Coding& coding) {
 
 }  // namespace
 
-WeightFormat PackedMatrix::FormatOf(absl::Span<const TensorView> parts) {
+WeightFormat PackedMatrix::FormatOf(absl::Span<const TensorView> parts, bool rounds_inputs) {
   if (std::all_of(parts.begin(), parts.end(), IsQuantized)) {
+    const auto is_integers = [](const TensorView& part) {
+      const Coding coding = part.quantized->coding();
+      return coding.is_coded && !coding.is_float;
+    };
+    if (rounds_inputs && std::all_of(parts.begin(), parts.end(), is_integers)) return WeightFormat::kFileCodes;
     Coding coding = parts.front().quantized->coding();
     for (const TensorView& part : parts) coding = Join(coding, part.quantized->coding());
     return coding.is_coded ? CodedFormatOf(coding) : WeightFormat::kF32;
@@ -73,6 +79,48 @@ WeightFormat PackedMatrix::FormatOf(absl::Span<const TensorView> parts) {
   return WeightFormat::kBf16;
 }
 
+uint64_t PackedMatrix::BytesOf(const TensorView& part, WeightFormat format, const KernelTable& kernels) {
+  const auto depth = static_cast<uint32_t>(part.shape.at(1));
+  const uint64_t tiles = NumTiles(static_cast<uint32_t>(part.shape.at(0)));
+  if (format == WeightFormat::kFileCodes) {
+    return tiles * FileCodeBytes(FileCodeFormatOf(part.quantized->coding()), depth);
+  }
+  return tiles * kernels.products[static_cast<size_t>(format)].layout.tile_bytes(depth);
+}
+
+void PackedMatrix::SetRuns(absl::Span<const TensorView> parts) {
+  if (format_ != WeightFormat::kFileCodes) {
+    runs_ = {{.tiles = {0, num_tiles()}, .tile_bytes = kernel_->layout.tile_bytes(depth_)}};
+    return;
+  }
+  const auto add = [&](uint32_t end_tile, const Coding& coding) {
+    Run run = {.tiles = {0, end_tile}, .codes = FileCodeFormatOf(coding)};
+    run.tile_bytes = FileCodeBytes(run.codes, depth_);
+    if (!runs_.empty()) {
+      const Run& last = runs_.back();
+      run.tiles.begin = last.tiles.end;
+      run.offset = last.offset + last.tile_bytes * (last.tiles.end - last.tiles.begin);
+    }
+    runs_.push_back(run);
+  };
+  const bool tiles_divide = std::all_of(parts.begin(), parts.end() - 1,
+                                        [](const TensorView& part) { return part.shape[0] % kTileOutputs == 0; });
+  if (!tiles_divide) {
+    Coding coding = parts.front().quantized->coding();
+    for (const TensorView& part : parts) coding = Join(coding, part.quantized->coding());
+    return add(num_tiles(), coding);
+  }
+  uint32_t outputs = 0;
+  for (const TensorView& part : parts) {
+    outputs += static_cast<uint32_t>(part.shape[0]);
+    add(NumTiles(outputs), part.quantized->coding());
+  }
+}
+
+const PackedMatrix::Run& PackedMatrix::RunOf(uint32_t tile) const {
+  return *std::find_if(runs_.begin(), runs_.end(), [tile](const Run& run) { return tile < run.tiles.end; });
+}
+
 absl::StatusOr<PackedMatrix> PackedMatrix::Pack(absl::Span<const TensorView> parts, WeightFormat format,
                                                 const KernelTable& kernels, ThreadTeam* team) {
   PackedMatrix matrix;
@@ -83,9 +131,11 @@ absl::StatusOr<PackedMatrix> PackedMatrix::Pack(absl::Span<const TensorView> par
   }
   for (const TensorView& part : parts) Fetch(part);
   matrix.kernel_ = &kernels.products[static_cast<size_t>(matrix.format_)];
-  matrix.tile_bytes_ = matrix.kernel_->layout.tile_bytes(matrix.depth_);
-  TANDEM_ASSIGN_OR_RETURN(matrix.data_,
-                          AlignedBuffer::Allocate(matrix.num_tiles(), matrix.tile_bytes_, "weights"));
+  matrix.SetRuns(parts);
+  const Run& last = matrix.runs_.back();
+  TANDEM_ASSIGN_OR_RETURN(
+      matrix.data_,
+      AlignedBuffer::Allocate(1, last.offset + last.tile_bytes * (last.tiles.end - last.tiles.begin), "weights"));
   team->Run([&](int thread) {
     const Share share = ShareOf(matrix.num_tiles(), thread, team->num_threads());
     Scratch scratch;
@@ -109,11 +159,13 @@ void PackedMatrix::PackTile(absl::Span<const TensorView> parts, uint32_t tile, S
     part_begin = part_end;
   }
   const WeightLayout& layout = kernel_->layout;
-  const bool is_whole = layout.pack_tile != nullptr && depth_ % kPackedInputs == 0;
-  const auto pack = layout.pack_codes != nullptr ? &PackedMatrix::PackCodes
-                    : is_whole                   ? &PackedMatrix::PackWhole
-                                                 : &PackedMatrix::PackEach;
-  (this->*pack)(pieces, scratch, data_.data<char>() + tile * tile_bytes_);
+  const Run& run = RunOf(tile);
+  char* const to = this->tile(run, tile);
+  if (format_ == WeightFormat::kFileCodes || layout.pack_codes != nullptr) {
+    return PackCodes(pieces, run, scratch, to);
+  }
+  if (layout.pack_tile != nullptr && depth_ % kPackedInputs == 0) return PackWhole(pieces, scratch, to);
+  PackEach(pieces, scratch, to);
 }
 
 void PackedMatrix::PackEach(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const {
@@ -167,7 +219,8 @@ void PackedMatrix::PackWhole(absl::Span<const Piece> pieces, Scratch* scratch, c
   }
 }
 
-void PackedMatrix::PackCodes(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const {
+void PackedMatrix::PackCodes(absl::Span<const Piece> pieces, const Run& run, Scratch* scratch,
+                             char* tile) const {
   uint32_t num_outputs = 0;
   for (const Piece& piece : pieces) num_outputs += piece.count;
   if (!scratch->codes.has_value() || num_outputs < kTileOutputs) scratch->codes.emplace(kTileOutputs, depth_);
@@ -182,6 +235,7 @@ void PackedMatrix::PackCodes(absl::Span<const Piece> pieces, Scratch* scratch, c
       matrix.ReadCodes(piece.part->row_begin(piece.first + i) / depth_, 1, piece.place + i, &rows);
     }
   }
+  if (format_ == WeightFormat::kFileCodes) return PackFileCodes(run.codes, rows, tile);
   kernel_->layout.pack_codes({.values = rows.values.data(),
                               .zeros = rows.zeros.data(),
                               .scales = rows.scales.data(),
@@ -193,24 +247,29 @@ void PackedMatrix::Multiply(Share tiles, const ProductInputs& inputs, Share rows
                             float* const* outputs) const {
   if (tiles.begin == tiles.end || rows.begin == rows.end) return;
   ProductArgs args;
-  args.tiles = tile(tiles.begin);
-  args.num_tiles = tiles.end - tiles.begin;
   args.depth = depth_;
   args.inputs = inputs.floats().row(rows.begin);
   args.input_stride = inputs.floats().stride();
   args.prepared = inputs.prepared(*kernel_, rows.begin);
   args.num_rows = rows.end - rows.begin;
   args.outputs = outputs + rows.begin;
-  args.first_output = tiles.begin * kTileOutputs;
   args.end_output = num_outputs_;
-  kernel_->multiply(args);
+  for (const Run& run : runs_) {
+    const Share share = {std::max(tiles.begin, run.tiles.begin), std::min(tiles.end, run.tiles.end)};
+    if (share.begin >= share.end) continue;
+    args.tiles = tile(run, share.begin);
+    args.num_tiles = share.end - share.begin;
+    args.codes = run.codes;
+    args.first_output = share.begin * kTileOutputs;
+    kernel_->multiply(args);
+  }
 }
 
 void PackedMatrix::MultiplyFloats(Share tiles, const float* inputs, size_t stride, uint32_t num_rows,
                                   float* const* outputs) const {
   assert(kernel_->prepare == nullptr);
   ProductArgs args;
-  args.tiles = tile(tiles.begin);
+  args.tiles = tile(runs_.front(), tiles.begin);
   args.num_tiles = tiles.end - tiles.begin;
   args.depth = depth_;
   args.inputs = inputs;
@@ -223,7 +282,12 @@ void PackedMatrix::MultiplyFloats(Share tiles, const float* inputs, size_t strid
 }
 
 void PackedMatrix::CopyOutput(uint32_t output, float* weights) const {
-  kernel_->layout.unpack(tile(output / kTileOutputs), depth_, output % kTileOutputs, weights);
+  const uint32_t index = output / kTileOutputs;
+  const Run& run = RunOf(index);
+  if (format_ == WeightFormat::kFileCodes) {
+    return UnpackFileCodes(run.codes, tile(run, index), depth_, output % kTileOutputs, weights);
+  }
+  kernel_->layout.unpack(tile(run, index), depth_, output % kTileOutputs, weights);
 }
 
 }  // namespace tandem

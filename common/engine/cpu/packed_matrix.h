@@ -23,18 +23,23 @@ class PackedMatrix {
   PackedMatrix() = default;
 
   // The format that holds all of `parts` without rounding: bfloat16 if it holds all their numbers, integers
-  // if all are quantised and have a common Coding, otherwise float32.
-  static WeightFormat FormatOf(absl::Span<const TensorView> parts);
+  // if all are quantised and have a common Coding, otherwise float32. Products with integers are exact unless
+  // `rounds_inputs` allows kFileCodes.
+  static WeightFormat FormatOf(absl::Span<const TensorView> parts, bool rounds_inputs);
+
+  // The bytes of a matrix like `part`, if it were all of a matrix in `format`.
+  static uint64_t BytesOf(const TensorView& part, WeightFormat format, const KernelTable& kernels);
 
   // Stacks `parts`, each [outputs, depth] with the same depth. `format` is theirs, or integers for any
-  // numbers. The parts are only read during the call. ResourceExhausted without memory. `kernels` lives
+  // numbers. With kFileCodes each part keeps its own codes, if tiles divide the parts. They are only read
+  // during the call. ResourceExhausted without memory. `kernels` lives
   // forever.
   static absl::StatusOr<PackedMatrix> Pack(absl::Span<const TensorView> parts, WeightFormat format,
                                            const KernelTable& kernels, ThreadTeam* team);
 
   uint32_t num_outputs() const { return num_outputs_; }
   uint32_t depth() const { return depth_; }
-  uint32_t num_tiles() const { return (num_outputs_ + kTileOutputs - 1) / kTileOutputs; }
+  uint32_t num_tiles() const { return NumTiles(num_outputs_); }
   size_t num_bytes() const { return data_.num_bytes(); }
   WeightFormat format() const { return format_; }
   // The kernel of its products, for which inputs must be prepared.
@@ -57,7 +62,23 @@ class PackedMatrix {
   void CopyOutput(uint32_t output, float* weights) const;
 
  private:
-  const char* tile(uint32_t index) const { return data_.data<char>() + index * tile_bytes_; }
+  static uint32_t NumTiles(uint32_t outputs) { return (outputs + kTileOutputs - 1) / kTileOutputs; }
+
+  // Tiles that follow one another and have the same size.
+  struct Run {
+    Share tiles;
+    FileCodeFormat codes;
+    uint64_t tile_bytes = 0;
+    uint64_t offset = 0;  // Of the first one.
+  };
+  void SetRuns(absl::Span<const TensorView> parts);
+  const Run& RunOf(uint32_t tile) const;
+  const char* tile(const Run& run, uint32_t index) const {
+    return data_.data<char>() + run.offset + (index - run.tiles.begin) * run.tile_bytes;
+  }
+  char* tile(const Run& run, uint32_t index) {
+    return data_.data<char>() + run.offset + (index - run.tiles.begin) * run.tile_bytes;
+  }
   // Some outputs of a part, and their place in a tile.
   struct Piece {
     const TensorView* part = nullptr;
@@ -74,13 +95,13 @@ class PackedMatrix {
   void PackTile(absl::Span<const TensorView> parts, uint32_t tile, Scratch* scratch);
   void PackEach(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const;
   void PackWhole(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const;
-  void PackCodes(absl::Span<const Piece> pieces, Scratch* scratch, char* tile) const;
+  void PackCodes(absl::Span<const Piece> pieces, const Run& run, Scratch* scratch, char* tile) const;
 
   WeightFormat format_ = WeightFormat::kF32;
   const ProductKernel* kernel_ = nullptr;
   uint32_t num_outputs_ = 0;
   uint32_t depth_ = 0;
-  uint64_t tile_bytes_ = 0;
+  std::vector<Run> runs_;
   AlignedBuffer data_;
 };
 

@@ -5,6 +5,8 @@
 // Functions that kernels share: partial vectors, sums over lanes, the exponential. See kernel_templates.h.
 
 #define TANDEM_INLINE inline __attribute__((always_inline))
+// The same between a lambda's parameters and its body.
+#define TANDEM_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace tandem {
 namespace {

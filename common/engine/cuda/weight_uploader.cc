@@ -30,6 +30,7 @@ DeviceFormat FormatFor(WeightType type) {
     case WeightType::kAsInFile:
     case WeightType::kBf16:
     // CudaEngine refuses these.
+    case WeightType::kExact:
     case WeightType::kW8A8:
     case WeightType::kW4A8:
       break;
