@@ -32,6 +32,8 @@ WeightType EngineWeightType(WeightDtype dtype) {
       return WeightType::kW4A8;
     case WeightDtype::kFp8:
       return WeightType::kFp8;
+    case WeightDtype::kExact:
+      return WeightType::kExact;
     case WeightDtype::kF32:
     case WeightDtype::kBf16:
     case WeightDtype::kQuantized:
@@ -76,11 +78,12 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
         "Medusa heads have no rows in trees, expected a head that reads tokens");
   }
   const bool is_quantized = HoldsQuantized(*model);
-  if (is_quantized ? options.weight_dtype == WeightDtype::kBf16
-                   : options.weight_dtype == WeightDtype::kQuantized) {
+  const bool keeps_codes =
+      options.weight_dtype == WeightDtype::kQuantized || options.weight_dtype == WeightDtype::kExact;
+  if (is_quantized ? options.weight_dtype == WeightDtype::kBf16 : keeps_codes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "weight dtype ", WeightDtypeName(options.weight_dtype), " of ", model->folder(), ", whose files are ",
-        is_quantized ? "quantised: expected auto, int8, int4, w8a8 or w4a8"
+        is_quantized ? "quantised: expected auto, exact, int8, int4, w8a8 or w4a8"
                      : "not quantised: expected bf16, int8, int4, w8a8, w4a8 or fp8"));
   }
   std::unique_ptr<EngineRunner> runner(new EngineRunner(options));
@@ -111,9 +114,9 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
   runner->pool_ = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = runner->engine_->num_blocks(), .prefix_cache = false});
   runner->logits_.resize(size_t{options.most_rows} * static_cast<size_t>(model->config().vocab_size));
-  if (options.weight_dtype == WeightDtype::kQuantized) {
+  if (keeps_codes) {
     const StepWork floats = TreeStepWork(model->config(), WeightDtype::kQuantized, 1, 1, options.tree);
-    runner->stored_share_ = static_cast<double>(BytesReadPerStep(*model, WeightType::kAsInFile)) /
+    runner->stored_share_ = static_cast<double>(BytesReadPerStep(*model, engine_options.weight_type)) /
                             static_cast<double>(floats.weight_bytes);
   }
   if (model->config().head.has_value()) runner->MakeStates();

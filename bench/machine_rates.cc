@@ -63,10 +63,11 @@ std::vector<PeakRate> MeasurePeakRates(ThreadTeam* team) {
 
 absl::StatusOr<PeakRate> PeakRateFor(absl::string_view kernels, absl::string_view weight_dtype,
                                      const std::vector<PeakRate>& rates) {
-  const bool has_byte_inputs = absl::EndsWith(weight_dtype, "a8");
+  // As products with quantised files' own codes have.
+  const bool has_byte_inputs = absl::EndsWith(weight_dtype, "a8") || weight_dtype == "auto";
   const bool is_integer = absl::StartsWith(weight_dtype, "int") || has_byte_inputs;
-  // Quantised files' numbers are made in float32.
-  const bool is_float32 = weight_dtype == "auto";
+  // The numbers that their codes stand for.
+  const bool is_float32 = weight_dtype == "exact";
   std::string name = "f32-portable";
   if (is_float32 && (absl::StrContains(kernels, "avx512") || absl::StrContains(kernels, "amx"))) {
     name = "f32-avx512";

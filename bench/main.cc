@@ -72,7 +72,8 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
       ->capture_default_str();
   app->add_option(
          "--weight-dtype", flags->weight_dtype,
-         "bf16, int8, int4, w8a8, w4a8, on a GPU also fp8; auto: as in the files, for quantised files.")
+         "bf16, int8, int4, w8a8, w4a8, on a GPU also fp8. For quantised files auto, their own codes with inputs "
+         "of 8 bits, or exact, the numbers that these stand for.")
       ->capture_default_str();
   app->add_option("--kv-type", flags->kv_type,
                   "Number format of keys and values: " + absl::StrJoin(KvTypeNames(), ", ") + ".")

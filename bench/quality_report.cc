@@ -150,7 +150,7 @@ absl::StatusOr<QualityReport> ReportQuality(const QualityOptions& options) {
   QualityReport report;
   TANDEM_ASSIGN_OR_RETURN(const KernelTable* kernels, SelectKernels(options.instruction_set));
   report.kernels = kernels->name;
-  std::vector<Types> compared = {Types{}};
+  std::vector<Types> compared = {Types{.weights = WeightType::kExact}};
   for (const WeightType type : options.weight_types) compared.push_back({.weights = type});
   for (const KvType type : options.kv_types) compared.push_back({.kv = type});
   std::vector<Predictor> predictors;

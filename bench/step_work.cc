@@ -12,6 +12,7 @@ uint64_t MatrixBytes(uint64_t values, WeightDtype dtype) {
   switch (dtype) {
     case WeightDtype::kF32:
     case WeightDtype::kQuantized:
+    case WeightDtype::kExact:
       return 4 * values;
     case WeightDtype::kBf16:
       return 2 * values;
@@ -158,6 +159,8 @@ absl::string_view WeightDtypeName(WeightDtype dtype) {
       return "fp8";
     case WeightDtype::kQuantized:
       return "auto";
+    case WeightDtype::kExact:
+      return "exact";
   }
   return "unknown";
 }
@@ -165,11 +168,11 @@ absl::string_view WeightDtypeName(WeightDtype dtype) {
 absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name) {
   for (const WeightDtype known :
        {WeightDtype::kBf16, WeightDtype::kInt8, WeightDtype::kInt4, WeightDtype::kW8A8, WeightDtype::kW4A8,
-        WeightDtype::kFp8, WeightDtype::kQuantized}) {
+        WeightDtype::kFp8, WeightDtype::kQuantized, WeightDtype::kExact}) {
     if (name == WeightDtypeName(known)) return known;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("weight dtype \"", name, "\", expected bf16, int8, int4, w8a8, w4a8, fp8 or auto"));
+      absl::StrCat("weight dtype \"", name, "\", expected bf16, int8, int4, w8a8, w4a8, fp8, auto or exact"));
 }
 
 absl::string_view RowTreeName(RowTree shape) {
