@@ -9,16 +9,19 @@
 // floats V (kernel_templates.h) and a policy I for the integers, which provides
 //
 //   kOutputs              outputs of a vector, a divisor of kHalfOutputs
+//   kVectors              1 or 2: as many vectors as registers hold with all their quads
 //   Codes, Sums, Floats   of kOutputs outputs: a quad each (bytes), 32-bit integers, float32
 //   Load(line)            Codes
 //   And(codes, byte), Or(a, b), ShiftLeft<n>(codes), ShiftRight<n>(codes), in words of 16 bits or more
-//   Dot<kBits, kFirst, kCount>(codes, inputs, begin)
-//                         the exact sums over quads kFirst to kFirst + kCount of codes of kBits bits (8: signed,
-//                         else not negative) times the inputs of a group. `begin`: see InputRecord.
+//   Signed(codes)         codes of 8 bits as Dot wants them
+//   Dot<kBits, kFirst, kCount>(codes, inputs, begin, sums)
+//                         for each vector the exact sums over quads kFirst to kFirst + kCount of codes of kBits
+//                         bits (8: signed, else not negative) times the inputs of a group. `begin`: see
+//                         InputRecord.
 //   ToFloats(sums)        correctly rounded
 //   LoadFloats, BroadcastFloat, Multiply, Fma (a * b + c), NegativeFma (c - a * b), StoreFloats
 //
-// The codes of one vector of outputs and one group of inputs are unpacked into registers, and used for all
+// The codes of kVectors vectors of outputs and one group of inputs are unpacked into registers, and used for all
 // rows. So the work for each code is the less the more rows there are, and weights are read once.
 
 namespace tandem {
@@ -42,16 +45,33 @@ uint64_t RecordBytes(uint32_t max_rows, uint32_t depth) {
   return uint64_t{max_rows} * NumCodeGroups(depth) * sizeof(InputRecord);
 }
 
+// The greatest magnitude of a group, as a float's bits; those of a NaN if any input is infinite or no number.
+template <typename V>
+TANDEM_INLINE uint32_t GreatestOf(V low, V high) {
+  const V zero = V::Broadcast(0.0f);
+  const V magnitudes =
+      V::Max(V::Max(low, V::Subtract(zero, low)), V::Max(high, V::Subtract(zero, high)));
+  // Zeros, unless an input is infinite or no number.
+  const V zeros = V::Fma(low, zero, V::Multiply(high, zero));
+  alignas(64) float lanes[kLanes], checks[kLanes];
+  V::Store(magnitudes, lanes);
+  V::Store(zeros, checks);
+  uint32_t magnitude_bits[kLanes], check_bits[kLanes];
+  __builtin_memcpy(magnitude_bits, lanes, sizeof(lanes));
+  __builtin_memcpy(check_bits, checks, sizeof(checks));
+  uint32_t greatest = 0, check = 0;
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    // The sign of a zero says nothing.
+    greatest = magnitude_bits[i] > greatest ? magnitude_bits[i] : greatest;
+    check |= check_bits[i] & 0x7fffffffu;
+  }
+  return check == 0 ? greatest : 0x7fc00000u;
+}
+
 template <typename V>
 TANDEM_INLINE void RoundRecord(const float* inputs, InputRecord* record) {
-  uint32_t bits[kCodeGroup];
-  __builtin_memcpy(bits, inputs, sizeof(bits));
-  uint32_t greatest = 0;
-  for (uint32_t k = 0; k < kCodeGroup; ++k) {
-    const uint32_t magnitude = bits[k] & 0x7fffffffu;
-    greatest = magnitude > greatest ? magnitude : greatest;
-  }
-  const InputScale scale = ScaleOfInputs<kGreatestShortInput>(greatest);
+  const V low = V::Load(inputs), high = V::Load(inputs + kLanes);
+  const InputScale scale = ScaleOfInputs<kGreatestShortInput>(GreatestOf(low, high));
   if (scale.inverse == 0.0f) {
     __builtin_memset(record, 0, sizeof(*record));
     record->scale = scale.scale;
@@ -60,23 +80,21 @@ TANDEM_INLINE void RoundRecord(const float* inputs, InputRecord* record) {
   }
   // Adding 1.5 * 2^23 rounds to an integer, in the low bits of the sum.
   constexpr int32_t kRounderBits = 0x4b400000;
-  const V inverse = V::Broadcast(scale.inverse);
-  const V rounder = V::Broadcast(12582912.0f);
+  const V inverse = V::Broadcast(scale.inverse), rounder = V::Broadcast(12582912.0f);
   alignas(64) float rounded[kCodeGroup];
-  for (uint32_t k = 0; k < kCodeGroup; k += kLanes) {
-    V::Store(V::Fma(V::Load(inputs + k), inverse, rounder), rounded + k);
-  }
-  int32_t integers[kCodeGroup];
+  V::Store(V::Fma(low, inverse, rounder), rounded);
+  V::Store(V::Fma(high, inverse, rounder), rounded + kLanes);
+  alignas(64) int32_t integers[kCodeGroup];
   __builtin_memcpy(integers, rounded, sizeof(integers));
+  alignas(64) int8_t bytes[kCodeGroup];
   int32_t sums[2] = {};
-  for (uint32_t k = 0; k < kCodeGroup; ++k) {
-    integers[k] -= kRounderBits;
-    record->inputs[k] = static_cast<int8_t>(integers[k]);
-  }
+  for (uint32_t k = 0; k < kCodeGroup; ++k) integers[k] -= kRounderBits;
+  for (uint32_t k = 0; k < kCodeGroup; ++k) bytes[k] = static_cast<int8_t>(integers[k]);
   for (uint32_t k = 0; k < kCodeGroup / 2; ++k) {
     sums[0] += integers[k];
     sums[1] += integers[kCodeGroup / 2 + k];
   }
+  __builtin_memcpy(record->inputs, bytes, sizeof(bytes));
   record->scale = scale.scale;
   record->sums[0] = scale.scale * static_cast<float>(sums[0]);
   record->sums[1] = scale.scale * static_cast<float>(sums[1]);
@@ -174,59 +192,63 @@ TANDEM_INLINE typename I::Codes MoveBits(typename I::Codes line) {
   return I::And(line, kMask);
 }
 
+template <int kQuad>
+struct QuadIndex {
+  static constexpr int kValue = kQuad;
+};
+
+template <typename Body>
+TANDEM_INLINE void ForQuads(Body body) {
+  body(QuadIndex<0>()), body(QuadIndex<1>()), body(QuadIndex<2>()), body(QuadIndex<3>());
+  body(QuadIndex<4>()), body(QuadIndex<5>()), body(QuadIndex<6>()), body(QuadIndex<7>());
+}
+
+// The planes of two bits and of one, from their lines; bits begin at kTo. Planes at 0 are the first.
+template <typename I, int kTo>
+TANDEM_INLINE void AddPairs(const char* lines, typename I::Codes (&quads)[kQuads]) {
+  using Codes = typename I::Codes;
+  const Codes pairs[2] = {I::Load(lines), I::Load(lines + kCodeLineBytes)};
+  ForQuads([&](auto quad) TANDEM_INLINE_LAMBDA {
+    constexpr int kQuad = decltype(quad)::kValue;
+    const Codes bits = MoveBits<I, kQuad % 4 * 2, 2, kTo>(pairs[kQuad / 4]);
+    if constexpr (kTo == 0) {
+      quads[kQuad] = bits;
+    } else {
+      quads[kQuad] = I::Or(quads[kQuad], bits);
+    }
+  });
+}
+
+template <typename I, int kTo>
+TANDEM_INLINE void AddSingles(const char* line, typename I::Codes (&quads)[kQuads]) {
+  const typename I::Codes singles = I::Load(line);
+  ForQuads([&](auto quad) TANDEM_INLINE_LAMBDA {
+    constexpr int kQuad = decltype(quad)::kValue;
+    quads[kQuad] = I::Or(quads[kQuad], MoveBits<I, kQuad, 1, kTo>(singles));
+  });
+}
+
 // The quads of a group; `lines`: where its lines begin for these outputs.
 template <typename I, int kBits>
-struct GroupCodes {
-  using Codes = typename I::Codes;
-
-  TANDEM_INLINE explicit GroupCodes(const char* lines) {
-    if constexpr (kBits == 8) {
-      ForQuads([&](auto quad) TANDEM_INLINE_LAMBDA { quads[quad.kValue] = I::Load(lines + quad.kValue * kCodeLineBytes); });
-    } else if constexpr (kBits >= 4) {
-      Codes nibbles[4];
-      for (int line = 0; line < 4; ++line) nibbles[line] = I::Load(lines + line * kCodeLineBytes);
-      ForQuads([&](auto quad) TANDEM_INLINE_LAMBDA {
-        constexpr int kQuad = decltype(quad)::kValue;
-        quads[kQuad] = MoveBits<I, kQuad / 4 * 4, 4, 0>(nibbles[kQuad % 4]);
-      });
-      if constexpr (kBits == 5) AddSingles<4>(lines + 4 * kCodeLineBytes);
-      if constexpr (kBits == 6) AddPairs<4>(lines + 4 * kCodeLineBytes);
-    } else {
-      AddPairs<0>(lines);
-      if constexpr (kBits == 3) AddSingles<2>(lines + 2 * kCodeLineBytes);
-    }
-  }
-
-  Codes quads[kQuads];
-
- private:
-  template <int kQuad>
-  struct Index {
-    static constexpr int kValue = kQuad;
-  };
-  template <typename Body>
-  static TANDEM_INLINE void ForQuads(Body body) {
-    body(Index<0>()), body(Index<1>()), body(Index<2>()), body(Index<3>());
-    body(Index<4>()), body(Index<5>()), body(Index<6>()), body(Index<7>());
-  }
-  template <int kTo>
-  TANDEM_INLINE void AddPairs(const char* lines) {
-    const Codes pairs[2] = {I::Load(lines), I::Load(lines + kCodeLineBytes)};
+TANDEM_INLINE void UnpackQuads(const char* lines, typename I::Codes (&quads)[kQuads]) {
+  if constexpr (kBits == 8) {
+    ForQuads([&](auto quad) TANDEM_INLINE_LAMBDA {
+      quads[quad.kValue] = I::Signed(I::Load(lines + quad.kValue * kCodeLineBytes));
+    });
+  } else if constexpr (kBits >= 4) {
+    typename I::Codes nibbles[4];
+    for (int line = 0; line < 4; ++line) nibbles[line] = I::Load(lines + line * kCodeLineBytes);
     ForQuads([&](auto quad) TANDEM_INLINE_LAMBDA {
       constexpr int kQuad = decltype(quad)::kValue;
-      const Codes bits = MoveBits<I, kQuad % 4 * 2, 2, kTo>(pairs[kQuad / 4]);
-      quads[kQuad] = kTo == 0 ? bits : I::Or(quads[kQuad], bits);
+      quads[kQuad] = MoveBits<I, kQuad / 4 * 4, 4, 0>(nibbles[kQuad % 4]);
     });
+    if constexpr (kBits == 5) AddSingles<I, 4>(lines + 4 * kCodeLineBytes, quads);
+    if constexpr (kBits == 6) AddPairs<I, 4>(lines + 4 * kCodeLineBytes, quads);
+  } else {
+    AddPairs<I, 0>(lines, quads);
+    if constexpr (kBits == 3) AddSingles<I, 2>(lines + 2 * kCodeLineBytes, quads);
   }
-  template <int kTo>
-  TANDEM_INLINE void AddSingles(const char* line) {
-    const Codes singles = I::Load(line);
-    ForQuads([&](auto quad) TANDEM_INLINE_LAMBDA {
-      constexpr int kQuad = decltype(quad)::kValue;
-      quads[kQuad] = I::Or(quads[kQuad], MoveBits<I, kQuad, 1, kTo>(singles));
-    });
-  }
-};
+}
 
 // Rows whose totals and inputs stay in the nearest caches.
 inline constexpr uint32_t kCodeRows = 32;
@@ -237,35 +259,47 @@ inline constexpr size_t kCodePrefetchBytes = 4096;
 template <typename I, int kBits, bool kIsFine>
 TANDEM_INLINE void AddCodeGroup(const char* codes, const float* scales, const float* minimums,
                                 const InputRecord* records, size_t row_records, uint32_t num_rows, float* totals) {
+  using Floats = typename I::Floats;
+  constexpr int kVectors = I::kVectors;
+  constexpr int kParts = kIsFine ? 2 : 1;
+  constexpr int kPartQuads = kQuads / kParts;
   constexpr size_t kHalfBytes = size_t{kBits} * kCodeLineBytes;
   for (size_t at = 0; at < 2 * kHalfBytes; at += 64) __builtin_prefetch(codes + kCodePrefetchBytes + at);
-  for (uint32_t output = 0; output < kTileOutputs; output += I::kOutputs) {
-    const GroupCodes<I, kBits> group(codes + output / kHalfOutputs * kHalfBytes + output % kHalfOutputs * 4);
-    using Floats = typename I::Floats;
-    const Floats scale = I::LoadFloats(scales + output);
-    const Floats minimum = I::LoadFloats(minimums + output);
-    const InputRecord* record = records;
-    float* total = totals + output;
-    if constexpr (!kIsFine) {
-      for (uint32_t row = 0; row < num_rows; ++row, record += row_records, total += kTileOutputs) {
-        const Floats sum = I::ToFloats(I::template Dot<kBits, 0, 8>(group.quads, record->inputs, &record->begin));
-        Floats next = I::Fma(sum, I::Multiply(scale, I::BroadcastFloat(&record->scale)), I::LoadFloats(total));
-        next = I::NegativeFma(minimum, I::BroadcastFloat(&record->sum), next);
-        I::StoreFloats(next, total);
+  for (uint32_t first = 0; first < kTileOutputs; first += kVectors * I::kOutputs) {
+    typename I::Codes quads[kVectors][kQuads];
+    Floats scale[kParts][kVectors], minimum[kParts][kVectors];
+#pragma GCC unroll 2
+    for (int vector = 0; vector < kVectors; ++vector) {
+      const uint32_t output = first + static_cast<uint32_t>(vector) * I::kOutputs;
+      UnpackQuads<I, kBits>(codes + output / kHalfOutputs * kHalfBytes + output % kHalfOutputs * 4, quads[vector]);
+#pragma GCC unroll 2
+      for (int part = 0; part < kParts; ++part) {
+        scale[part][vector] = I::LoadFloats(scales + part * static_cast<int>(kTileOutputs) + output);
+        minimum[part][vector] = I::LoadFloats(minimums + part * static_cast<int>(kTileOutputs) + output);
       }
-    } else {
-      const Floats scale2 = I::LoadFloats(scales + kTileOutputs + output);
-      const Floats minimum2 = I::LoadFloats(minimums + kTileOutputs + output);
-      for (uint32_t row = 0; row < num_rows; ++row, record += row_records, total += kTileOutputs) {
-        const Floats input_scale = I::BroadcastFloat(&record->scale);
-        const Floats sum = I::ToFloats(I::template Dot<kBits, 0, 4>(group.quads, record->inputs, record->begins));
-        const Floats sum2 =
-            I::ToFloats(I::template Dot<kBits, 4, 4>(group.quads, record->inputs, record->begins + 1));
-        Floats next = I::Fma(sum, I::Multiply(scale, input_scale), I::LoadFloats(total));
-        next = I::NegativeFma(minimum, I::BroadcastFloat(&record->sums[0]), next);
-        next = I::Fma(sum2, I::Multiply(scale2, input_scale), next);
-        next = I::NegativeFma(minimum2, I::BroadcastFloat(&record->sums[1]), next);
-        I::StoreFloats(next, total);
+    }
+    const InputRecord* record = records;
+    float* total = totals + first;
+    for (uint32_t row = 0; row < num_rows; ++row, record += row_records, total += kTileOutputs) {
+      typename I::Sums sums[kParts][kVectors];
+      if constexpr (kIsFine) {
+        I::template Dot<kBits, 0, kPartQuads>(quads, record->inputs, record->begins, sums[0]);
+        I::template Dot<kBits, kPartQuads, kPartQuads>(quads, record->inputs, record->begins + 1, sums[1]);
+      } else {
+        I::template Dot<kBits, 0, kPartQuads>(quads, record->inputs, &record->begin, sums[0]);
+      }
+      const Floats input_scale = I::BroadcastFloat(&record->scale);
+#pragma GCC unroll 2
+      for (int vector = 0; vector < kVectors; ++vector) {
+        float* const at = total + static_cast<uint32_t>(vector) * I::kOutputs;
+        Floats next = I::LoadFloats(at);
+#pragma GCC unroll 2
+        for (int part = 0; part < kParts; ++part) {
+          next = I::Fma(I::ToFloats(sums[part][vector]), I::Multiply(scale[part][vector], input_scale), next);
+          const float* const sum = kIsFine ? &record->sums[part] : &record->sum;
+          next = I::NegativeFma(minimum[part][vector], I::BroadcastFloat(sum), next);
+        }
+        I::StoreFloats(next, at);
       }
     }
   }

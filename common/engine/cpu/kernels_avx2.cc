@@ -139,6 +139,7 @@ struct Avx2Integers {
 // Products of bytes, one not negative and one signed, are added in pairs of 16 bits, which hold several such sums.
 struct Avx2Codes {
   static constexpr uint32_t kOutputs = 8;
+  static constexpr int kVectors = 1;
   using Codes = __m256i;
   using Sums = __m256i;
   using Floats = __m256;
@@ -159,25 +160,25 @@ struct Avx2Codes {
     return _mm256_srli_epi16(codes, kBits);
   }
 
+  static TANDEM_INLINE Codes Signed(Codes codes) { return codes; }
   template <int kBits, int kFirst, int kCount>
-  static TANDEM_INLINE Sums Dot(const Codes (&codes)[kQuads], const int8_t* inputs, const int32_t* /*begin*/) {
+  static TANDEM_INLINE void Dot(const Codes (&codes)[1][kQuads], const int8_t* inputs, const int32_t* /*begin*/,
+                                Sums (&sums)[1]) {
     // So many pairs of products of a code and an input of 127 at most fit 16 bits.
     constexpr int kFitting = kBits == 8 ? 1 : 32767 / (2 * 127 * ((1 << kBits) - 1));
     constexpr int kRun = kFitting < kCount ? kFitting : kCount;
     static_assert(kCount % kRun == 0);
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sums = _mm256_setzero_si256();
 #pragma GCC unroll 8
     for (int first = kFirst; first < kFirst + kCount; first += kRun) {
-      __m256i pairs = Pairs<kBits>(codes[first], inputs + first * 4);
+      __m256i pairs = Pairs<kBits>(codes[0][first], inputs + first * 4);
 #pragma GCC unroll 8
       for (int quad = first + 1; quad < first + kRun; ++quad) {
-        pairs = _mm256_add_epi16(pairs, Pairs<kBits>(codes[quad], inputs + quad * 4));
+        pairs = _mm256_add_epi16(pairs, Pairs<kBits>(codes[0][quad], inputs + quad * 4));
       }
       const __m256i words = _mm256_madd_epi16(pairs, ones);
-      sums = first == kFirst ? words : _mm256_add_epi32(sums, words);
+      sums[0] = first == kFirst ? words : _mm256_add_epi32(sums[0], words);
     }
-    return sums;
   }
 
   static TANDEM_INLINE Floats ToFloats(Sums sums) { return _mm256_cvtepi32_ps(sums); }

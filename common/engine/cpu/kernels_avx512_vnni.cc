@@ -296,6 +296,7 @@ ProductKernel MakeProduct(const WeightLayout& layout) {
 // Codes of files. Those of 8 bits are signed: their sign is turned, and sums begin with what that adds.
 struct VnniCodes {
   static constexpr uint32_t kOutputs = 16;
+  static constexpr int kVectors = 2;
   using Codes = __m512i;
   using Sums = __m512i;
   using Floats = __m512;
@@ -314,20 +315,19 @@ struct VnniCodes {
     return _mm512_srli_epi16(codes, kBits);
   }
 
+  static TANDEM_INLINE Codes Signed(Codes codes) { return _mm512_xor_si512(codes, _mm512_set1_epi8(-128)); }
   template <int kBits, int kFirst, int kCount>
-  static TANDEM_INLINE Sums Dot(const Codes (&codes)[kQuads], const int8_t* inputs, const int32_t* begin) {
-    // Two chains, because each waits for its own sums.
-    __m512i sums[2] = {kBits == 8 ? _mm512_set1_epi32(*begin) : _mm512_setzero_si512(), _mm512_setzero_si512()};
+  static TANDEM_INLINE void Dot(const Codes (&codes)[kVectors][kQuads], const int8_t* inputs, const int32_t* begin,
+                                Sums (&sums)[kVectors]) {
+    sums[0] = sums[1] = kBits == 8 ? _mm512_set1_epi32(*begin) : _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int quad = kFirst; quad < kFirst + kCount; ++quad) {
       int32_t word;
       __builtin_memcpy(&word, inputs + quad * 4, sizeof(word));
-      Codes used = codes[quad];
-      if constexpr (kBits == 8) used = _mm512_xor_si512(used, _mm512_set1_epi8(-128));
-      __m512i& sum = sums[quad % 2];
-      sum = _mm512_dpbusd_epi32(sum, used, _mm512_set1_epi32(word));
+      const __m512i input = _mm512_set1_epi32(word);
+      sums[0] = _mm512_dpbusd_epi32(sums[0], codes[0][quad], input);
+      sums[1] = _mm512_dpbusd_epi32(sums[1], codes[1][quad], input);
     }
-    return _mm512_add_epi32(sums[0], sums[1]);
   }
 
   static TANDEM_INLINE Floats ToFloats(Sums sums) { return _mm512_cvtepi32_ps(sums); }

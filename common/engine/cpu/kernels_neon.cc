@@ -59,19 +59,22 @@ struct NeonIntegers {
 // Codes have at most 7 bits, or 8 and a sign, so they are signed bytes.
 struct NeonByteCodes : NeonCodes {
   template <int kBits, int kFirst, int kCount>
-  static TANDEM_INLINE Sums Dot(const Codes (&codes)[kQuads], const int8_t* inputs, const int32_t* /*begin*/) {
-    Sums sums = vdupq_n_s32(0);
+  static TANDEM_INLINE void Dot(const Codes (&codes)[kVectors][kQuads], const int8_t* inputs,
+                                const int32_t* /*begin*/, Sums (&sums)[kVectors]) {
+    sums[0] = sums[1] = vdupq_n_s32(0);
 #pragma GCC unroll 8
     for (int quad = kFirst; quad < kFirst + kCount; ++quad) {
       int32_t word;
       __builtin_memcpy(&word, inputs + quad * 4, sizeof(word));
       const int8x16_t input = vreinterpretq_s8_s32(vdupq_n_s32(word));
-      const int8x16_t code = vreinterpretq_s8_u8(codes[quad]);
-      const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(code), vget_low_s8(input)));
-      const int32x4_t high = vpaddlq_s16(vmull_high_s8(code, input));
-      sums = vaddq_s32(sums, vpaddq_s32(low, high));
+#pragma GCC unroll 2
+      for (int vector = 0; vector < kVectors; ++vector) {
+        const int8x16_t code = vreinterpretq_s8_u8(codes[vector][quad]);
+        const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(code), vget_low_s8(input)));
+        const int32x4_t high = vpaddlq_s16(vmull_high_s8(code, input));
+        sums[vector] = vaddq_s32(sums[vector], vpaddq_s32(low, high));
+      }
     }
-    return sums;
   }
 };
 

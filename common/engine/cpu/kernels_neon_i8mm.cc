@@ -202,29 +202,34 @@ void SetProduct(const WeightLayout& layout, WeightFormat format, KernelTable* ta
 // SDOT: every processor with FEAT_I8MM has it.
 struct NeonDotCodes : NeonCodes {
   template <int kBits, int kFirst, int kCount>
-  static TANDEM_INLINE Sums Dot(const Codes (&codes)[kQuads], const int8_t* inputs, const int32_t* /*begin*/) {
-    // Four quads of inputs; two chains, because each waits for its own sums.
+  static TANDEM_INLINE void Dot(const Codes (&codes)[kVectors][kQuads], const int8_t* inputs,
+                                const int32_t* /*begin*/, Sums (&sums)[kVectors]) {
+    // Four quads of inputs in each.
     const int8x16_t input[2] = {vld1q_s8(inputs), vld1q_s8(inputs + 16)};
-    const auto dot = [&](int quad, Sums sums) TANDEM_INLINE_LAMBDA {
-      const int8x16_t code = vreinterpretq_s8_u8(codes[quad]);
-      switch (quad % 4) {
-        case 0:
-          return vdotq_laneq_s32(sums, code, input[quad / 4], 0);
-        case 1:
-          return vdotq_laneq_s32(sums, code, input[quad / 4], 1);
-        case 2:
-          return vdotq_laneq_s32(sums, code, input[quad / 4], 2);
-        default:
-          return vdotq_laneq_s32(sums, code, input[quad / 4], 3);
+    sums[0] = sums[1] = vdupq_n_s32(0);
+#pragma GCC unroll 8
+    for (int quad = kFirst; quad < kFirst + kCount; ++quad) {
+#pragma GCC unroll 2
+      for (int vector = 0; vector < kVectors; ++vector) {
+        const int8x16_t code = vreinterpretq_s8_u8(codes[vector][quad]);
+        sums[vector] = Add(sums[vector], code, input[quad / 4], quad % 4);
       }
-    };
-    Sums even = vdupq_n_s32(0), odd = even;
-#pragma GCC unroll 4
-    for (int quad = kFirst; quad < kFirst + kCount; quad += 2) {
-      even = dot(quad, even);
-      odd = dot(quad + 1, odd);
     }
-    return vaddq_s32(even, odd);
+  }
+
+ private:
+  // `lane` is a constant once loops are unrolled.
+  static TANDEM_INLINE Sums Add(Sums sums, int8x16_t codes, int8x16_t inputs, int lane) {
+    switch (lane) {
+      case 0:
+        return vdotq_laneq_s32(sums, codes, inputs, 0);
+      case 1:
+        return vdotq_laneq_s32(sums, codes, inputs, 1);
+      case 2:
+        return vdotq_laneq_s32(sums, codes, inputs, 2);
+      default:
+        return vdotq_laneq_s32(sums, codes, inputs, 3);
+    }
   }
 };
 

@@ -135,6 +135,7 @@ struct PortableIntegers {
 
 struct PortableCodes {
   static constexpr uint32_t kOutputs = 16;
+  static constexpr int kVectors = 1;
   struct Codes {
     uint8_t v[4 * kOutputs];
   };
@@ -169,16 +170,18 @@ struct PortableCodes {
     return ForBytes([&](uint32_t i) { return codes.v[i] >> kBits; });
   }
 
+  static TANDEM_INLINE Codes Signed(const Codes& codes) { return codes; }
   template <int kBits, int kFirst, int kCount>
-  static TANDEM_INLINE Sums Dot(const Codes (&codes)[kQuads], const int8_t* inputs, const int32_t* /*begin*/) {
-    Sums sums = {};
+  static TANDEM_INLINE void Dot(const Codes (&codes)[1][kQuads], const int8_t* inputs, const int32_t* /*begin*/,
+                                Sums (&sums)[1]) {
+    sums[0] = {};
     for (int quad = kFirst; quad < kFirst + kCount; ++quad) {
       for (uint32_t i = 0; i < 4 * kOutputs; ++i) {
-        const int code = kBits == 8 ? static_cast<int8_t>(codes[quad].v[i]) : codes[quad].v[i];
-        sums.v[i / 4] += code * inputs[quad * 4 + static_cast<int>(i % 4)];
+        const uint8_t byte = codes[0][quad].v[i];
+        const int code = kBits == 8 ? static_cast<int8_t>(byte) : byte;
+        sums[0].v[i / 4] += code * inputs[quad * 4 + static_cast<int>(i % 4)];
       }
     }
-    return sums;
   }
 
   static TANDEM_INLINE Floats ToFloats(const Sums& sums) {

@@ -102,6 +102,7 @@ struct Neon {
 // Codes of files (file_code_products.h), except their sums.
 struct NeonCodes {
   static constexpr uint32_t kOutputs = 4;
+  static constexpr int kVectors = 2;
   using Codes = uint8x16_t;
   using Sums = int32x4_t;
   using Floats = float32x4_t;
@@ -118,6 +119,7 @@ struct NeonCodes {
     return vshrq_n_u8(codes, kBits);
   }
 
+  static TANDEM_INLINE Codes Signed(Codes codes) { return codes; }
   static TANDEM_INLINE Floats ToFloats(Sums sums) { return vcvtq_f32_s32(sums); }
   static TANDEM_INLINE Floats LoadFloats(const float* from) { return vld1q_f32(from); }
   static TANDEM_INLINE Floats BroadcastFloat(const float* from) { return vld1q_dup_f32(from); }
