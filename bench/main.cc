@@ -70,10 +70,10 @@ void AddEngineFlags(CLI::App* app, EngineFlags* flags) {
   app->add_option("--instruction-set", flags->instruction_set,
                   absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
-  app->add_option(
-         "--weight-dtype", flags->weight_dtype,
-         "bf16, int8, int4, w8a8, w4a8, on a GPU also fp8. For quantised files auto, their own codes with inputs "
-         "of 8 bits, or exact, the numbers that these stand for.")
+  app->add_option("--weight-dtype", flags->weight_dtype,
+                  "bf16, int8, int4, w8a8, w4a8, on a GPU also fp8. For quantised files auto, their own "
+                  "codes with inputs "
+                  "of 8 bits, or exact, the numbers that these stand for.")
       ->capture_default_str();
   app->add_option("--kv-type", flags->kv_type,
                   "Number format of keys and values: " + absl::StrJoin(KvTypeNames(), ", ") + ".")

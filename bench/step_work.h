@@ -11,12 +11,12 @@
 
 namespace tandem {
 
-// The type of a weight matrix. The floor counts only the values, not scales. kQuantized and kExact are "auto" and
-// "exact" for a model whose files are quantised; they are counted as float32.
+// The type of a weight matrix. The floor counts only the values, not scales. kQuantized and kExact are "auto"
+// and "exact" for a model whose files are quantised; they are counted as float32.
 enum class WeightDtype { kF32, kBf16, kInt8, kInt4, kW8A8, kW4A8, kFp8, kQuantized, kExact };
 
-// "bf16", "int8", "int4", "w8a8", "w4a8", "fp8", "auto" or "exact", as on command lines; InvalidArgument for anything
-// else.
+// "bf16", "int8", "int4", "w8a8", "w4a8", "fp8", "auto" or "exact", as on command lines; InvalidArgument for
+// anything else.
 absl::StatusOr<WeightDtype> ParseWeightDtype(absl::string_view name);
 absl::string_view WeightDtypeName(WeightDtype dtype);
 

@@ -101,12 +101,13 @@ void Declare(DrafterFlags& options, Flags& flags) {
            "them.")
       .AddChoice("instruction-set", &options.instruction_set, InstructionSetNames(),
                  "CPU kernels to use; auto picks the best for this machine.")
-      .AddChoice("weight-dtype", &options.weight_dtype, WeightTypeNames(),
-                 "Number format of the models' matrices. auto: on a CPU quantised files keep their own integers, "
-                 "whose products round inputs to 8 bits, and files of 16 bits become int8; otherwise as in the "
-                 "files. int8 and int4: 8.25 and 4.25 bits per weight. CPU only: exact, which rounds nothing; "
-                 "w8a8 and w4a8, which also round inputs to 8 bits. GPU only, 8 bits: fp8 (a scale "
-                 "per output) and fp8-tensor (a scale per matrix).")
+      .AddChoice(
+          "weight-dtype", &options.weight_dtype, WeightTypeNames(),
+          "Number format of the models' matrices. auto: on a CPU quantised files keep their own integers, "
+          "whose products round inputs to 8 bits, and files of 16 bits become int8; otherwise as in the "
+          "files. int8 and int4: 8.25 and 4.25 bits per weight. CPU only: exact, which rounds nothing; "
+          "w8a8 and w4a8, which also round inputs to 8 bits. GPU only, 8 bits: fp8 (a scale "
+          "per output) and fp8-tensor (a scale per matrix).")
       .AddChoice("feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
                  "Number format in which verifiers send hidden states to draft heads. int8, with a scale per "
                  "state, halves the network traffic.")

@@ -18,8 +18,8 @@ enum class WeightType {
   kAsInFile,
   kExact,  // On CPUs: the same with nothing rounded. Integers are multiplied as the numbers they stand for.
   kBf16,   // As kAsInFile, and an error unless the files have bfloat16.
-  kInt8,      // 8.25 bits per weight: 8-bit integers, with a scale for every 64 of an output.
-  kInt4,      // 4.25 bits per weight, the same. Output head and embedding have 8.25.
+  kInt8,   // 8.25 bits per weight: 8-bit integers, with a scale for every 64 of an output.
+  kInt4,   // 4.25 bits per weight, the same. Output head and embedding have 8.25.
   // The weights of kInt8 and kInt4, on CPUs, with inputs of 8 bits instead of 15: many rows cost half the
   // work.
   kW8A8,

@@ -38,7 +38,9 @@ struct Coding {
 inline Coding Join(const Coding& a, const Coding& b) {
   const bool is_unsigned = a.is_unsigned && b.is_unsigned;
   // An unsigned value takes one more bit among signed ones.
-  const auto bits = [is_unsigned](const Coding& c) { return c.bits + (c.is_unsigned && !is_unsigned ? 1 : 0); };
+  const auto bits = [is_unsigned](const Coding& c) {
+    return c.bits + (c.is_unsigned && !is_unsigned ? 1 : 0);
+  };
   return {.is_coded = a.is_coded && b.is_coded && a.is_float == b.is_float,
           .is_float = a.is_float,
           .has_four_bits = a.has_four_bits && b.has_four_bits,

@@ -12,8 +12,8 @@ namespace tandem {
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                           1,    13,   25,  38,  53,  69,  89,  113};
 
-// Of one block of a GGUF tensor: where its values go, the scales, minimums and zero points of each 16 of them,
-// and the units of scales and minimums (CodedRows).
+// Of one block of a GGUF tensor: where its values go, the scales, minimums and zero points of each 16 of
+// them, and the units of scales and minimums (CodedRows).
 struct GgufBlock {
   int8_t* values;
   float* scales;

@@ -287,7 +287,8 @@ Coding CodingOf(GgufType type) {
     return Coding{.is_coded = true, .bits = bits, .scales = scales};
   };
   const auto with_minimums = [](int bits, Scales scales) {
-    return Coding{.is_coded = true, .has_minimums = true, .bits = bits, .is_unsigned = true, .scales = scales};
+    return Coding{
+        .is_coded = true, .has_minimums = true, .bits = bits, .is_unsigned = true, .scales = scales};
   };
   Coding coding = {.is_coded = true};
   switch (type) {

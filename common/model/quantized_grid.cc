@@ -196,7 +196,8 @@ Coding QuantizedGrid::coding() const {
   if (has_four_bits) {
     // Zero points of four bits, to which one may be added, make values of -16 to 15.
     const bool is_middle = parts_.zeros.kind == Zeros::Kind::kConstant && parts_.zeros.constant == 8;
-    const bool is_in_words = parts_.zeros.kind == Zeros::Kind::kWords || parts_.zeros.kind == Zeros::Kind::kAwqWords;
+    const bool is_in_words =
+        parts_.zeros.kind == Zeros::Kind::kWords || parts_.zeros.kind == Zeros::Kind::kAwqWords;
     coding.bits = is_middle ? 4 : is_in_words && parts_.zeros.constant <= 1 ? 5 : 8;
   }
   switch (parts_.scales.dtype) {

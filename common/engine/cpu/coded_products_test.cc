@@ -113,9 +113,11 @@ TEST(CodedFormatTest, StackedMatricesHaveOneThatHoldsAll) {
     }
   }
   const RandomCodes codes(codings[0].coding, 40, 64, 2), numbers_only({}, 24, 64, 3);
-  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), numbers_only.view()}, /*rounds_inputs=*/false), WeightFormat::kF32);
+  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), numbers_only.view()}, /*rounds_inputs=*/false),
+            WeightFormat::kF32);
   const RandomCodes small_floats(small.coding, 24, 64, 3);
-  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), small_floats.view()}, /*rounds_inputs=*/false), WeightFormat::kF32);
+  EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), small_floats.view()}, /*rounds_inputs=*/false),
+            WeightFormat::kF32);
   const std::vector<float> plain(size_t{24} * 64);
   const TensorView floats = {.dtype = TensorView::DType::kF32, .shape = {24, 64}, .data = plain.data()};
   EXPECT_EQ(PackedMatrix::FormatOf({codes.view(), floats}, /*rounds_inputs=*/false), WeightFormat::kF32);

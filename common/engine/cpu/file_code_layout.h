@@ -6,20 +6,21 @@
 #include "common/engine/cpu/kernel_table.h"
 #include "common/engine/cpu/vector_templates.h"
 
-// Weights with the codes and scales of their file (common/model/coded_rows.h), for integer products. They take
-// about as many bits as in the file: Q4_K 4.75, Q6_K 6.63, Q4_0 and Q8_0 as there.
+// Weights with the codes and scales of their file (common/model/coded_rows.h), for integer products. They
+// take about as many bits as in the file: Q4_K 4.75, Q6_K 6.63, Q4_0 and Q8_0 as there.
 //
 // A tile holds its superblocks of kSuperblock inputs one after the other; the last may have fewer groups of
 // kCodeGroup inputs, and its last group is padded with zeros. A superblock is
 //
 //   scales, then minimums if the format stores them. With kUnits, units first: float32 [kTileOutputs], and
-//     likewise the minimums' if there are any; then [groups][parts][kTileOutputs] integers of 8 bits. Otherwise
-//     [groups][parts][kTileOutputs] of float32, float16 or bfloat16. A group has two parts if is_fine, else one.
+//     likewise the minimums' if there are any; then [groups][parts][kTileOutputs] integers of 8 bits.
+//     Otherwise [groups][parts][kTileOutputs] of float32, float16 or bfloat16. A group has two parts if
+//     is_fine, else one.
 //   zeros up to a multiple of 64 bytes
 //   codes [groups][2][bits][64]: for 16 outputs at a time `bits` lines, each with four bytes for each output
 //
-// A quad is a code of each of four inputs, one in each of those bytes. The 8 quads of a group, in bytes: line j
-// is quad j. Smaller codes are divided into planes of 4, 2 and 1 bits, with lines in this order:
+// A quad is a code of each of four inputs, one in each of those bytes. The 8 quads of a group, in bytes: line
+// j is quad j. Smaller codes are divided into planes of 4, 2 and 1 bits, with lines in this order:
 //
 //   4 bits  4 lines: quad j in the low half of line j, quad j + 4 in the high half
 //   2 bits  2 lines: quad j in bits 2 (j % 4) and up of line j / 4

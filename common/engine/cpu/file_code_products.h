@@ -15,14 +15,14 @@
 //   And(codes, byte), Or(a, b), ShiftLeft<n>(codes), ShiftRight<n>(codes), in words of 16 bits or more
 //   Signed(codes)         codes of 8 bits as Dot wants them
 //   Dot<kBits, kFirst, kCount>(codes, inputs, begin, sums)
-//                         for each vector the exact sums over quads kFirst to kFirst + kCount of codes of kBits
-//                         bits (8: signed, else not negative) times the inputs of a group. `begin`: see
+//                         for each vector the exact sums over quads kFirst to kFirst + kCount of codes of
+//                         kBits bits (8: signed, else not negative) times the inputs of a group. `begin`: see
 //                         InputRecord.
 //   ToFloats(sums)        correctly rounded
 //   LoadFloats, BroadcastFloat, Multiply, Fma (a * b + c), NegativeFma (c - a * b), StoreFloats
 //
-// The codes of kVectors vectors of outputs and one group of inputs are unpacked into registers, and used for all
-// rows. So the work for each code is the less the more rows there are, and weights are read once.
+// The codes of kVectors vectors of outputs and one group of inputs are unpacked into registers, and used for
+// all rows. So the work for each code is the less the more rows there are, and weights are read once.
 
 namespace tandem {
 namespace {
@@ -31,8 +31,8 @@ namespace {
 struct InputRecord {
   int8_t inputs[kCodeGroup];
   float scale;
-  float sums[2];      // scale * float(sum of the inputs), of the first part and the second. If there is one
-                      // part, it is in `sum`.
+  float sums[2];  // scale * float(sum of the inputs), of the first part and the second. If there is one
+                  // part, it is in `sum`.
   float sum;
   int32_t begins[2];  // -128 * (sum of the inputs), for instructions that take codes of 8 bits without signs.
   int32_t begin;      // Of both parts.
@@ -49,8 +49,7 @@ uint64_t RecordBytes(uint32_t max_rows, uint32_t depth) {
 template <typename V>
 TANDEM_INLINE uint32_t GreatestOf(V low, V high) {
   const V zero = V::Broadcast(0.0f);
-  const V magnitudes =
-      V::Max(V::Max(low, V::Subtract(zero, low)), V::Max(high, V::Subtract(zero, high)));
+  const V magnitudes = V::Max(V::Max(low, V::Subtract(zero, low)), V::Max(high, V::Subtract(zero, high)));
   // Zeros, unless an input is infinite or no number.
   const V zeros = V::Fma(low, zero, V::Multiply(high, zero));
   alignas(64) float lanes[kLanes], checks[kLanes];
@@ -131,7 +130,8 @@ struct SuperblockScales {
 };
 
 template <typename V, typename LoadAt>
-TANDEM_INLINE void ReadScales(const FileCodeFormat& format, uint32_t count, LoadAt load, SuperblockScales* to) {
+TANDEM_INLINE void ReadScales(const FileCodeFormat& format, uint32_t count, LoadAt load,
+                              SuperblockScales* to) {
   const V zero_point = V::Broadcast(static_cast<float>(ZeroPoint(format)));
   for (uint32_t at = 0; at < count; at += kLanes) {
     const V scale = load(0, at);
@@ -178,7 +178,8 @@ TANDEM_INLINE void ReadSuperblock(const FileCodeFormat& format, const char* head
       format, count,
       [&](uint32_t kind, uint32_t at) TANDEM_INLINE_LAMBDA {
         const V unit = V::Load(units + kind * kTileOutputs + at % kTileOutputs);
-        return V::Multiply(V::LoadInt8(reinterpret_cast<const int8_t*>(numbers + kind * kind_bytes) + at), unit);
+        return V::Multiply(V::LoadInt8(reinterpret_cast<const int8_t*>(numbers + kind * kind_bytes) + at),
+                           unit);
       },
       to);
 }
@@ -258,7 +259,8 @@ inline constexpr size_t kCodePrefetchBytes = 4096;
 // A group of inputs times the outputs of a tile.
 template <typename I, int kBits, bool kIsFine>
 TANDEM_INLINE void AddCodeGroup(const char* codes, const float* scales, const float* minimums,
-                                const InputRecord* records, size_t row_records, uint32_t num_rows, float* totals) {
+                                const InputRecord* records, size_t row_records, uint32_t num_rows,
+                                float* totals) {
   using Floats = typename I::Floats;
   constexpr int kVectors = I::kVectors;
   constexpr int kParts = kIsFine ? 2 : 1;
@@ -271,7 +273,8 @@ TANDEM_INLINE void AddCodeGroup(const char* codes, const float* scales, const fl
 #pragma GCC unroll 2
     for (int vector = 0; vector < kVectors; ++vector) {
       const uint32_t output = first + static_cast<uint32_t>(vector) * I::kOutputs;
-      UnpackQuads<I, kBits>(codes + output / kHalfOutputs * kHalfBytes + output % kHalfOutputs * 4, quads[vector]);
+      UnpackQuads<I, kBits>(codes + output / kHalfOutputs * kHalfBytes + output % kHalfOutputs * 4,
+                            quads[vector]);
 #pragma GCC unroll 2
       for (int part = 0; part < kParts; ++part) {
         scale[part][vector] = I::LoadFloats(scales + part * static_cast<int>(kTileOutputs) + output);

@@ -1,5 +1,5 @@
-// Products with the codes of quantised files follow kernel_table.h to the bit, on every instruction set and with
-// any number of rows.
+// Products with the codes of quantised files follow kernel_table.h to the bit, on every instruction set and
+// with any number of rows.
 
 #include <algorithm>
 #include <cmath>
@@ -73,7 +73,8 @@ float Expected(const RandomCodes& codes, int64_t output, const float* row) {
       if (first >= last) continue;
       const auto group = static_cast<size_t>(first / CodedRows::kGroup);
       const float scale = rows.scales[group];
-      const float minimum = static_cast<float>(zero) * scale + (coding.has_minimums ? rows.minimums[group] : 0.0f);
+      const float minimum =
+          static_cast<float>(zero) * scale + (coding.has_minimums ? rows.minimums[group] : 0.0f);
       sum = std::fma(static_cast<float>(products), scale * input_scale, sum);
       sum = std::fma(-minimum, input_scale * static_cast<float>(inputs), sum);
     }
@@ -130,7 +131,8 @@ TEST(FileCodesTest, HoldTheGreatestSums) {
         const RandomCodes codes(coding, 32, 64, 3, value);
         for (InstructionSet instruction_set : SupportedInstructionSets()) {
           const KernelTable& kernels = **SelectKernels(instruction_set);
-          const auto packed = PackedMatrix::Pack({codes.view()}, WeightFormat::kFileCodes, kernels, team.get());
+          const auto packed =
+              PackedMatrix::Pack({codes.view()}, WeightFormat::kFileCodes, kernels, team.get());
           ASSERT_TRUE(packed.ok()) << packed.status();
           for (const float input : {-1.0f, 1.0f}) {
             const std::vector<float> row(64, input);
@@ -158,14 +160,16 @@ TEST(FileCodesTest, InputsThatAreNoNumbersStaySo) {
       row[40] = bad;
       for (const float product : ProductsOf(*packed, kernels, 1, row)) EXPECT_TRUE(std::isnan(product));
     }
-    for (const float product : ProductsOf(*packed, kernels, 1, std::vector<float>(64))) EXPECT_EQ(product, 0.0f);
+    for (const float product : ProductsOf(*packed, kernels, 1, std::vector<float>(64)))
+      EXPECT_EQ(product, 0.0f);
   }
 }
 
 // As queries and keys of 4 bits and values of 6 in one file: no part takes another's form.
 TEST(FileCodesTest, EachStackedMatrixKeepsItsCodes) {
   const auto team = ThreadTeam::Create(2).value();
-  const Coding four = {.is_coded = true, .has_minimums = true, .bits = 4, .is_unsigned = true, .scales = Scales::kUnits};
+  const Coding four = {
+      .is_coded = true, .has_minimums = true, .bits = 4, .is_unsigned = true, .scales = Scales::kUnits};
   const Coding six = {.is_coded = true, .is_fine = true, .bits = 6, .scales = Scales::kUnits};
   const Coding half = {.is_coded = true, .bits = 5, .scales = Scales::kHalf};
   for (const auto& [first, second] : {std::pair(64, 32), std::pair(40, 24)}) {
@@ -210,10 +214,13 @@ TEST(FileCodesTest, TakeAboutTheBitsOfTheFile) {
   };
   EXPECT_EQ(bits_of({.is_coded = true, .bits = 4, .scales = Scales::kHalf}), 4.5) << "Q4_0";
   EXPECT_EQ(bits_of({.is_coded = true, .bits = 8, .scales = Scales::kHalf}), 8.5) << "Q8_0";
-  EXPECT_EQ(bits_of({.is_coded = true, .has_minimums = true, .bits = 4, .is_unsigned = true, .scales = Scales::kUnits}),
-            4.75)
+  EXPECT_EQ(
+      bits_of(
+          {.is_coded = true, .has_minimums = true, .bits = 4, .is_unsigned = true, .scales = Scales::kUnits}),
+      4.75)
       << "Q4_K";
-  EXPECT_EQ(bits_of({.is_coded = true, .is_fine = true, .bits = 6, .scales = Scales::kUnits}), 6.625) << "Q6_K";
+  EXPECT_EQ(bits_of({.is_coded = true, .is_fine = true, .bits = 6, .scales = Scales::kUnits}), 6.625)
+      << "Q6_K";
 }
 
 }  // namespace

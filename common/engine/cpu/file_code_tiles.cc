@@ -57,7 +57,8 @@ struct Place {
 };
 
 constexpr Place PlaceOf(const Plane& plane, uint32_t quad) {
-  if (plane.quad_stride == 4) return {plane.first_line + quad % 4, quad / 4 * static_cast<uint32_t>(plane.bits)};
+  if (plane.quad_stride == 4)
+    return {plane.first_line + quad % 4, quad / 4 * static_cast<uint32_t>(plane.bits)};
   return {plane.first_line + quad / plane.quads, quad % plane.quads * static_cast<uint32_t>(plane.bits)};
 }
 
@@ -135,15 +136,15 @@ struct Numbers {
 };
 
 // `groups` groups from `group` on; returns the next byte.
-char* StoreNumbers(const FileCodeFormat& format, const Numbers& numbers, uint32_t group, uint32_t groups, char* to) {
+char* StoreNumbers(const FileCodeFormat& format, const Numbers& numbers, uint32_t group, uint32_t groups,
+                   char* to) {
   for (uint32_t at = group; at < group + groups; ++at) {
     for (uint32_t part = 0; part < NumParts(format); ++part) {
       // Coded rows have numbers for every half of a group.
       const uint32_t from = std::min(2 * at + part, numbers.num_parts - 1);
       for (uint32_t output = 0; output < kTileOutputs; ++output) {
         const float number = numbers.each[size_t{output} * numbers.num_parts + from];
-        const float unit =
-            numbers.units[size_t{output} * numbers.num_units + at / kSuperblockGroups];
+        const float unit = numbers.units[size_t{output} * numbers.num_units + at / kSuperblockGroups];
         switch (format.scales) {
           case CodeScales::kFloat:
             std::memcpy(to, &number, sizeof(number));
@@ -188,7 +189,7 @@ float LoadNumber(const FileCodeFormat& format, const char* from, size_t at, floa
       uint16_t bits;
       std::memcpy(&bits, from + at * sizeof(bits), sizeof(bits));
       return format.scales == CodeScales::kHalf ? HalfToFloat(bits)
-                                                    : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+                                                : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
     }
     case CodeScales::kUnits:
       break;

@@ -45,15 +45,16 @@
 //
 // Products in the formats kCoded... have the bits of products in kF32 with the numbers that the codes mean.
 //
-// Products in the format kFileCodes take the codes and scales of a file unchanged, and inputs of 8 bits. A group
-// is 32 inputs (the last padded with zeros), and has one part, or two if the format is fine. Inputs are rounded
-// as above, with kGreatestShortInput, for each group. One chain per output adds up the parts, ascending:
+// Products in the format kFileCodes take the codes and scales of a file unchanged, and inputs of 8 bits. A
+// group is 32 inputs (the last padded with zeros), and has one part, or two if the format is fine. Inputs are
+// rounded as above, with kGreatestShortInput, for each group. One chain per output adds up the parts,
+// ascending:
 //
 //   output = fma(float(sum over k of code[k] * input[k]), scale * input scale, output), from 0
 //   output = fma(-minimum, input scale * float(sum over k of input[k]), output)
 //
-// where codes smaller than 8 bits are not negative, and what was added to their values is part of the minimum:
-// (zero point * scale) + the file's minimum, if the format has them.
+// where codes smaller than 8 bits are not negative, and what was added to their values is part of the
+// minimum: (zero point * scale) + the file's minimum, if the format has them.
 //
 // The formats kW8A8 and kW4A8 use kGreatestShortInput in place of kGreatestInput: inputs of 8 bits.
 //
@@ -101,10 +102,10 @@ inline constexpr uint32_t kNumWeightFormats = 14;
 // How kFileCodes stores the numbers of a matrix: value * scale - minimum (common/model/coded_rows.h).
 enum class CodeScales : uint8_t { kFloat, kHalf, kBfloat16, kUnits };
 struct FileCodeFormat {
-  uint8_t bits = 8;              // 2, 3, 4, 5, 6 or 8
-  bool is_fine = false;          // A scale for each 16 inputs, else 32.
+  uint8_t bits = 8;      // 2, 3, 4, 5, 6 or 8
+  bool is_fine = false;  // A scale for each 16 inputs, else 32.
   bool has_minimums = false;
-  bool has_zero_point = false;   // Codes are value + 2^(bits - 1), else the values themselves.
+  bool has_zero_point = false;  // Codes are value + 2^(bits - 1), else the values themselves.
   CodeScales scales = CodeScales::kFloat;
 };
 

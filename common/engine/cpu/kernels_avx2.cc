@@ -136,7 +136,8 @@ struct Avx2Integers {
   }
 };
 
-// Products of bytes, one not negative and one signed, are added in pairs of 16 bits, which hold several such sums.
+// Products of bytes, one not negative and one signed, are added in pairs of 16 bits, which hold several such
+// sums.
 struct Avx2Codes {
   static constexpr uint32_t kOutputs = 8;
   static constexpr int kVectors = 1;
@@ -162,8 +163,8 @@ struct Avx2Codes {
 
   static TANDEM_INLINE Codes Signed(Codes codes) { return codes; }
   template <int kBits, int kFirst, int kCount>
-  static TANDEM_INLINE void Dot(const Codes (&codes)[1][kQuads], const int8_t* inputs, const int32_t* /*begin*/,
-                                Sums (&sums)[1]) {
+  static TANDEM_INLINE void Dot(const Codes (&codes)[1][kQuads], const int8_t* inputs,
+                                const int32_t* /*begin*/, Sums (&sums)[1]) {
     // So many pairs of products of a code and an input of 127 at most fit 16 bits.
     constexpr int kFitting = kBits == 8 ? 1 : 32767 / (2 * 127 * ((1 << kBits) - 1));
     constexpr int kRun = kFitting < kCount ? kFitting : kCount;
@@ -181,13 +182,27 @@ struct Avx2Codes {
     }
   }
 
-  static TANDEM_INLINE Floats ToFloats(Sums sums) { return _mm256_cvtepi32_ps(sums); }
-  static TANDEM_INLINE Floats LoadFloats(const float* from) { return _mm256_loadu_ps(from); }
-  static TANDEM_INLINE Floats BroadcastFloat(const float* from) { return _mm256_broadcast_ss(from); }
-  static TANDEM_INLINE Floats Multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
-  static TANDEM_INLINE Floats Fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-  static TANDEM_INLINE Floats NegativeFma(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
-  static TANDEM_INLINE void StoreFloats(Floats x, float* to) { _mm256_storeu_ps(to, x); }
+  static TANDEM_INLINE Floats ToFloats(Sums sums) {
+    return _mm256_cvtepi32_ps(sums);
+  }
+  static TANDEM_INLINE Floats LoadFloats(const float* from) {
+    return _mm256_loadu_ps(from);
+  }
+  static TANDEM_INLINE Floats BroadcastFloat(const float* from) {
+    return _mm256_broadcast_ss(from);
+  }
+  static TANDEM_INLINE Floats Multiply(Floats a, Floats b) {
+    return _mm256_mul_ps(a, b);
+  }
+  static TANDEM_INLINE Floats Fma(Floats a, Floats b, Floats c) {
+    return _mm256_fmadd_ps(a, b, c);
+  }
+  static TANDEM_INLINE Floats NegativeFma(Floats a, Floats b, Floats c) {
+    return _mm256_fnmadd_ps(a, b, c);
+  }
+  static TANDEM_INLINE void StoreFloats(Floats x, float* to) {
+    _mm256_storeu_ps(to, x);
+  }
 
  private:
   template <int kBits>

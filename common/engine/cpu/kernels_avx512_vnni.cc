@@ -317,8 +317,8 @@ struct VnniCodes {
 
   static TANDEM_INLINE Codes Signed(Codes codes) { return _mm512_xor_si512(codes, _mm512_set1_epi8(-128)); }
   template <int kBits, int kFirst, int kCount>
-  static TANDEM_INLINE void Dot(const Codes (&codes)[kVectors][kQuads], const int8_t* inputs, const int32_t* begin,
-                                Sums (&sums)[kVectors]) {
+  static TANDEM_INLINE void Dot(const Codes (&codes)[kVectors][kQuads], const int8_t* inputs,
+                                const int32_t* begin, Sums (&sums)[kVectors]) {
     sums[0] = sums[1] = kBits == 8 ? _mm512_set1_epi32(*begin) : _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int quad = kFirst; quad < kFirst + kCount; ++quad) {
@@ -330,13 +330,27 @@ struct VnniCodes {
     }
   }
 
-  static TANDEM_INLINE Floats ToFloats(Sums sums) { return _mm512_cvtepi32_ps(sums); }
-  static TANDEM_INLINE Floats LoadFloats(const float* from) { return _mm512_loadu_ps(from); }
-  static TANDEM_INLINE Floats BroadcastFloat(const float* from) { return _mm512_set1_ps(*from); }
-  static TANDEM_INLINE Floats Multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-  static TANDEM_INLINE Floats Fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-  static TANDEM_INLINE Floats NegativeFma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
-  static TANDEM_INLINE void StoreFloats(Floats x, float* to) { _mm512_storeu_ps(to, x); }
+  static TANDEM_INLINE Floats ToFloats(Sums sums) {
+    return _mm512_cvtepi32_ps(sums);
+  }
+  static TANDEM_INLINE Floats LoadFloats(const float* from) {
+    return _mm512_loadu_ps(from);
+  }
+  static TANDEM_INLINE Floats BroadcastFloat(const float* from) {
+    return _mm512_set1_ps(*from);
+  }
+  static TANDEM_INLINE Floats Multiply(Floats a, Floats b) {
+    return _mm512_mul_ps(a, b);
+  }
+  static TANDEM_INLINE Floats Fma(Floats a, Floats b, Floats c) {
+    return _mm512_fmadd_ps(a, b, c);
+  }
+  static TANDEM_INLINE Floats NegativeFma(Floats a, Floats b, Floats c) {
+    return _mm512_fnmadd_ps(a, b, c);
+  }
+  static TANDEM_INLINE void StoreFloats(Floats x, float* to) {
+    _mm512_storeu_ps(to, x);
+  }
 };
 
 }  // namespace

@@ -75,7 +75,8 @@ struct Portable {
       // The exponent's bias is 112 less than float32's.
       const uint32_t magnitude = (from[i] & 0x7fffu) << 13;
       const uint32_t sign = (from[i] & 0x8000u) << 16;
-      if (magnitude >= 0x0f800000u) return FromBits(sign | 0x70000000u | magnitude);  // Infinite, or no number.
+      if (magnitude >= 0x0f800000u)
+        return FromBits(sign | 0x70000000u | magnitude);  // Infinite, or no number.
       const float number = FromBits(magnitude) * 0x1p112f;
       return sign == 0 ? number : -number;
     });
@@ -172,8 +173,8 @@ struct PortableCodes {
 
   static TANDEM_INLINE Codes Signed(const Codes& codes) { return codes; }
   template <int kBits, int kFirst, int kCount>
-  static TANDEM_INLINE void Dot(const Codes (&codes)[1][kQuads], const int8_t* inputs, const int32_t* /*begin*/,
-                                Sums (&sums)[1]) {
+  static TANDEM_INLINE void Dot(const Codes (&codes)[1][kQuads], const int8_t* inputs,
+                                const int32_t* /*begin*/, Sums (&sums)[1]) {
     sums[0] = {};
     for (int quad = kFirst; quad < kFirst + kCount; ++quad) {
       for (uint32_t i = 0; i < 4 * kOutputs; ++i) {

@@ -77,9 +77,8 @@ struct Neon {
     });
   }
   static TANDEM_INLINE Neon LoadHalf(const uint16_t* from) {
-    return ForParts([&](int i) {
-      return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i * kPartLanes)));
-    });
+    return ForParts(
+        [&](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i * kPartLanes))); });
   }
   static TANDEM_INLINE Neon LoadInt8(const int8_t* from) {
     const int8x16_t numbers = vld1q_s8(from);
@@ -107,7 +106,9 @@ struct NeonCodes {
   using Sums = int32x4_t;
   using Floats = float32x4_t;
 
-  static TANDEM_INLINE Codes Load(const char* line) { return vld1q_u8(reinterpret_cast<const uint8_t*>(line)); }
+  static TANDEM_INLINE Codes Load(const char* line) {
+    return vld1q_u8(reinterpret_cast<const uint8_t*>(line));
+  }
   static TANDEM_INLINE Codes And(Codes codes, uint8_t byte) { return vandq_u8(codes, vdupq_n_u8(byte)); }
   static TANDEM_INLINE Codes Or(Codes a, Codes b) { return vorrq_u8(a, b); }
   template <int kBits>

@@ -65,7 +65,8 @@ WeightFormat PackedMatrix::FormatOf(absl::Span<const TensorView> parts, bool rou
       const Coding coding = part.quantized->coding();
       return coding.is_coded && !coding.is_float;
     };
-    if (rounds_inputs && std::all_of(parts.begin(), parts.end(), is_integers)) return WeightFormat::kFileCodes;
+    if (rounds_inputs && std::all_of(parts.begin(), parts.end(), is_integers))
+      return WeightFormat::kFileCodes;
     Coding coding = parts.front().quantized->coding();
     for (const TensorView& part : parts) coding = Join(coding, part.quantized->coding());
     return coding.is_coded ? CodedFormatOf(coding) : WeightFormat::kF32;
@@ -103,8 +104,9 @@ void PackedMatrix::SetRuns(absl::Span<const TensorView> parts) {
     }
     runs_.push_back(run);
   };
-  const bool tiles_divide = std::all_of(parts.begin(), parts.end() - 1,
-                                        [](const TensorView& part) { return part.shape[0] % kTileOutputs == 0; });
+  const bool tiles_divide = std::all_of(parts.begin(), parts.end() - 1, [](const TensorView& part) {
+    return part.shape[0] % kTileOutputs == 0;
+  });
   if (!tiles_divide) {
     Coding coding = parts.front().quantized->coding();
     for (const TensorView& part : parts) coding = Join(coding, part.quantized->coding());
@@ -134,8 +136,8 @@ absl::StatusOr<PackedMatrix> PackedMatrix::Pack(absl::Span<const TensorView> par
   matrix.SetRuns(parts);
   const Run& last = matrix.runs_.back();
   TANDEM_ASSIGN_OR_RETURN(
-      matrix.data_,
-      AlignedBuffer::Allocate(1, last.offset + last.tile_bytes * (last.tiles.end - last.tiles.begin), "weights"));
+      matrix.data_, AlignedBuffer::Allocate(
+                        1, last.offset + last.tile_bytes * (last.tiles.end - last.tiles.begin), "weights"));
   team->Run([&](int thread) {
     const Share share = ShareOf(matrix.num_tiles(), thread, team->num_threads());
     Scratch scratch;

@@ -65,7 +65,8 @@ TEST(PackedMatrix, KeepsEveryElement) {
         const TestTensor second(dtype, 33, 1, 6);
         const TestTensor third(dtype, 34, 26, 6);  // Up to 60: bfloat16 still holds 4 * 60 exactly.
         auto matrix = PackedMatrix::Pack({first.view(), second.view(), third.view()},
-                                         PackedMatrix::FormatOf({first.view()}, /*rounds_inputs=*/false), kernels, team.get());
+                                         PackedMatrix::FormatOf({first.view()}, /*rounds_inputs=*/false),
+                                         kernels, team.get());
         ASSERT_TRUE(matrix.ok()) << matrix.status();
         EXPECT_EQ(matrix->num_outputs(), 60u);
         EXPECT_EQ(matrix->depth(), 6u);
@@ -152,7 +153,8 @@ TEST(PackedMatrix, PacksRowsWhereverTheyLie) {
     const KernelTable& kernels = **SelectKernels(instruction_set);
     for (const std::vector<TensorView>& parts : cases) {
       SCOPED_TRACE(absl::StrCat(kernels.name, ", ", parts.size(), " of ", parts[0].shape[0], " outputs"));
-      const auto matrix = PackedMatrix::Pack(parts, PackedMatrix::FormatOf(parts, /*rounds_inputs=*/false), kernels, team.get());
+      const auto matrix = PackedMatrix::Pack(parts, PackedMatrix::FormatOf(parts, /*rounds_inputs=*/false),
+                                             kernels, team.get());
       ASSERT_TRUE(matrix.ok()) << matrix.status();
       uint32_t output = 0;
       for (const TensorView& part : parts) {

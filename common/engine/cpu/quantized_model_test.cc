@@ -65,8 +65,9 @@ TEST_P(QuantizedModelTest, GivesTheReferenceLogits) {
     WeightType type;
     double tolerance;
   };
-  for (const Case& each : {Case{WeightType::kExact, 1e-4}, Case{WeightType::kAsInFile, is_coded ? 0.05 : 1e-4},
-                           Case{WeightType::kInt8, 0.1}}) {
+  for (const Case& each :
+       {Case{WeightType::kExact, 1e-4}, Case{WeightType::kAsInFile, is_coded ? 0.05 : 1e-4},
+        Case{WeightType::kInt8, 0.1}}) {
     SCOPED_TRACE(WeightTypeName(each.type));
     const auto engine = CreateCpuEngine(model, {.num_blocks = 8, .num_threads = 2, .weight_type = each.type});
     ASSERT_TRUE(engine.ok()) << engine.status();

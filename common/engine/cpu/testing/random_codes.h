@@ -34,7 +34,8 @@ class RandomCodes final : public QuantizedMatrix {
       }
       for (int64_t group = 0; group < rows_.num_groups; ++group) {
         const auto at = static_cast<size_t>(output * rows_.num_groups + group);
-        const auto unit = static_cast<size_t>(output * rows_.num_units + group * CodedRows::kGroup / Coding::kUnitInputs);
+        const auto unit =
+            static_cast<size_t>(output * rows_.num_units + group * CodedRows::kGroup / Coding::kUnitInputs);
         const bool repeats = !coding.is_fine && group % 2 == 1;
         rows_.scales[at] = repeats ? rows_.scales[at - 1] : Scale(rows_.units[unit], &bits);
         if (coding.has_minimums) {
@@ -94,9 +95,7 @@ class RandomCodes final : public QuantizedMatrix {
     return std::uniform_real_distribution<float>(-0.02f, 0.02f)(*bits);
   }
   // Of ten bits, so that its small multiples are exact.
-  static float Unit(std::mt19937* bits) {
-    return std::nearbyint(Number(bits) * 0x1p14f) * 0x1p-18f;
-  }
+  static float Unit(std::mt19937* bits) { return std::nearbyint(Number(bits) * 0x1p14f) * 0x1p-18f; }
   // What coding_.scales can store.
   float Scale(float unit, std::mt19937* bits) const {
     const float number = Number(bits);
@@ -127,8 +126,8 @@ inline std::vector<float> RandomInputs(uint32_t num_rows, uint32_t depth) {
 }
 
 // A matrix' products with these rows, [num_rows, outputs].
-inline std::vector<float> ProductsOf(const PackedMatrix& matrix, const KernelTable& kernels, uint32_t num_rows,
-                                     const std::vector<float>& from) {
+inline std::vector<float> ProductsOf(const PackedMatrix& matrix, const KernelTable& kernels,
+                                     uint32_t num_rows, const std::vector<float>& from) {
   auto inputs = ProductInputs::Allocate(kernels, num_rows, matrix.depth()).value();
   std::vector<float> outputs(size_t{num_rows} * matrix.num_outputs(), -1.0f);
   std::vector<float*> rows;
@@ -141,7 +140,8 @@ inline std::vector<float> ProductsOf(const PackedMatrix& matrix, const KernelTab
   return outputs;
 }
 
-inline std::vector<float> Products(const PackedMatrix& matrix, const KernelTable& kernels, uint32_t num_rows) {
+inline std::vector<float> Products(const PackedMatrix& matrix, const KernelTable& kernels,
+                                   uint32_t num_rows) {
   return ProductsOf(matrix, kernels, num_rows, RandomInputs(num_rows, matrix.depth()));
 }
 
