@@ -297,8 +297,12 @@ Coding CodingOf(GgufType type) {
       coding.has_four_bits = true;
       break;
     case GgufType::kTq1_0:
-    case GgufType::kTq2_0:
       coding = with_signs(2, Scales::kHalf);
+      coding.has_four_bits = true;
+      break;
+    case GgufType::kTq2_0:
+      // No quantiser writes its fourth code, which means 2.
+      coding = with_signs(3, Scales::kHalf);
       coding.has_four_bits = true;
       break;
     case GgufType::kQ4_1:

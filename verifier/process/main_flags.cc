@@ -45,11 +45,10 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
           "output byte for byte only if their kernels give equal results, as amx and avx512-bf16 do.")
       .AddChoice("weight-dtype", &options.weight_dtype, WeightTypeNames(),
                  "Number format of the model's matrices. auto: as in the files; on a CPU, products with a "
-                 "quantised file's "
-                 "integers round inputs to 8 bits. int8 and int4: 8.25 and 4.25 bits per weight. CPU only: "
-                 "exact, which "
-                 "rounds nothing; w8a8 and w4a8, which also round inputs to 8 bits. GPU only, 8 bits: fp8 (a "
-                 "scale per output) and fp8-tensor (a scale per matrix). Outputs differ between formats.")
+                 "quantised file's integers round inputs to 8 bits. int8 and int4: 8.25 and 4.25 bits per "
+                 "weight. CPU only: exact, which rounds nothing; w8a8 and w4a8, which also round inputs to 8 "
+                 "bits. GPU only, 8 bits: fp8 (a scale per output) and fp8-tensor (a scale per matrix). "
+                 "Outputs differ between formats.")
       .AddChoice("kv-type", &options.kv_type, KvTypeNames(),
                  "Number format of keys and values. auto: f32 on a CPU, bf16 on a GPU. bf16 takes half the "
                  "memory of f32, int8 a quarter. Outputs differ between formats.")

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "common/engine/cpu/file_code_tiles.h"
 #include "common/engine/cpu/packed_matrix.h"
 #include "common/engine/cpu/testing/random_codes.h"
+#include "common/gguf/gguf_file.h"
+#include "common/model/gguf_dequantize.h"
 #include "common/model/tensor_convert.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -162,6 +165,38 @@ TEST(FileCodesTest, InputsThatAreNoNumbersStaySo) {
     }
     for (const float product : ProductsOf(*packed, kernels, 1, std::vector<float>(64)))
       EXPECT_EQ(product, 0.0f);
+  }
+}
+
+// Blocks of random bytes: every code, and every scale, infinite ones too.
+TEST(FileCodesTest, HoldTheNumbersOfEveryTypeOfGguf) {
+  constexpr int64_t kInputs = 512;
+  std::mt19937 bits(8);
+  for (const GgufTypeInfo& info : GgufTypes()) {
+    if (info.block_size == 1) continue;
+    const auto row_bytes = static_cast<size_t>(kInputs / info.block_size * info.block_bytes);
+    CodedRows rows(kTileOutputs, kInputs);
+    std::vector<std::vector<float>> expected;
+    for (int64_t output = 0; output < int64_t{kTileOutputs}; ++output) {
+      std::string bytes(row_bytes, '\0');
+      for (char& byte : bytes) byte = static_cast<char>(bits());
+      ReadBlocks(info.type, bytes, output, &rows);
+      DequantizeBlocks(info.type, bytes, absl::MakeSpan(expected.emplace_back(kInputs)));
+    }
+    const FileCodeFormat format = FileCodeFormatOf(CodingOf(info.type));
+    std::vector<char> tile(FileCodeBytes(format, kInputs));
+    PackFileCodes(format, rows, tile.data());
+    std::vector<float> found(kInputs);
+    for (uint32_t output = 0; output < kTileOutputs; ++output) {
+      UnpackFileCodes(format, tile.data(), kInputs, output, found.data());
+      for (size_t i = 0; i < found.size(); ++i) {
+        const float wanted = expected[output][i];
+        // An infinite scale times 0 is no number; stored with its unit it may be infinite.
+        ASSERT_TRUE(std::isfinite(wanted) ? found[i] == wanted : !std::isfinite(found[i]))
+            << info.name << ", output " << output << ", input " << i << ": " << found[i] << ", expected "
+            << wanted;
+      }
+    }
   }
 }
 
