@@ -18,6 +18,8 @@ ROOT = HERE.parent.parent
 # file.
 DTYPES = {"bf16": "bf16", "int8": "q8_0", "q8_0": "q8_0", "q4_0": "q4_0", "q4_k_m": "q4_k_m"}
 IN_FILE = ("q8_0", "q4_0", "q4_k_m")
+# The one weight type of a GGUF file: its own.
+OWN = "file"
 
 
 class Program:
@@ -121,9 +123,9 @@ def common_prefix(first, second):
 
 
 def model_of(args):
-    """The folder to measure; if a shape is given, writes the folder first."""
-    if args.folder:
-        return pathlib.Path(args.folder)
+    """The folder or GGUF file to measure; if a shape is given, writes the folder first."""
+    if args.model:
+        return pathlib.Path(args.model)
     import model_folder
 
     shape = subprocess.run([args.bench, "shapes", args.shape], capture_output=True, text=True, check=True)
@@ -135,6 +137,8 @@ def model_of(args):
 def gguf_file(args, folder, kind):
     """The model as GGUF of this kind; writes the file if it does not exist. llama.cpp itself makes mixtures of
     types."""
+    if kind == OWN:
+        return folder
     path = pathlib.Path(args.work) / f"{folder.name}.{kind}.gguf"
     if path.exists():
         return path
@@ -156,9 +160,10 @@ def gguf_file(args, folder, kind):
 def start(args, folder, dtype):
     """Starts the programs, Tandem's first; without Tandem's if it lacks the weight type."""
     sizes = ["--threads", str(args.threads), "--context", str(args.context), "--prefill", str(args.prefill)]
-    path = gguf_file(args, folder, DTYPES[dtype])
-    tandem = [args.bench, "engine", str(path if dtype in IN_FILE else folder), "--turns", "--tree", "chain"]
-    tandem += ["--weight-dtype", "auto" if dtype in IN_FILE else dtype]
+    path = gguf_file(args, folder, DTYPES.get(dtype, OWN))
+    is_in_file = dtype == OWN or dtype in IN_FILE
+    tandem = [args.bench, "engine", str(path if is_in_file else folder), "--turns", "--tree", "chain"]
+    tandem += ["--weight-dtype", "auto" if is_in_file else dtype]
     tandem += ["--rows", ",".join(map(str, args.rows)), "--instruction-set", args.instruction_set] + sizes
     peer = [sys.executable, str(HERE / "llama_cpp_turns.py"), str(path), "--rows", str(max(args.rows))] + sizes
     if args.no_repack:
@@ -194,12 +199,13 @@ def measure(args, folder, dtype):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", help="model folder, unless --shape is given")
+    parser.add_argument("model", nargs="?", help="model folder or GGUF file, unless --shape is given")
     parser.add_argument("--shape", help="measure random weights of this shape, a name from `tandem-bench shapes`")
     parser.add_argument("--bench", default=str(ROOT / "build/release/bin/tandem-bench"))
     parser.add_argument("--work", default=str(ROOT / "build/peers"), help="folder for models")
     parser.add_argument("--dtypes", default="bf16,int8",
-                        help="weight types: bf16, int8 (llama.cpp's Q8_0), or of GGUF files, q8_0, q4_0, q4_k_m")  # fmt: skip
+                        help="weight types of a folder: bf16, int8 (llama.cpp's Q8_0), or of a GGUF file made from it, "
+                             "q8_0, q4_0, q4_k_m; a GGUF file is measured as it is")  # fmt: skip
     parser.add_argument("--instruction-set", default="auto", help="Tandem's --instruction-set")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=128)
@@ -214,14 +220,14 @@ def main():
     parser.add_argument("--no-repack", action="store_true", help="for llama.cpp: keep weights as in the file")
     parser.add_argument("--json", help="also write all measurements to this file")
     args = parser.parse_args()
-    if bool(args.folder) == bool(args.shape):
-        parser.error("expected either a folder or --shape")
+    if bool(args.model) == bool(args.shape):
+        parser.error("expected either a model or --shape")
     args.rows = [int(count) for count in args.rows.split(",")]
     pathlib.Path(args.work).mkdir(parents=True, exist_ok=True)
     folder = model_of(args)
     results, failed = [], False
-    for dtype in args.dtypes.split(","):
-        if dtype not in DTYPES:
+    for dtype in [OWN] if folder.is_file() else args.dtypes.split(","):
+        if dtype != OWN and dtype not in DTYPES:
             parser.error(f"--dtypes: {dtype}, expected {', '.join(DTYPES)}")
         try:
             result = measure(args, folder, dtype)
