@@ -19,6 +19,9 @@ constexpr double kSlopePrior = 0.002;
 // Of what the mean ratio is, rows beyond the first may cost this much less or more.
 constexpr double kLeastFurther = 0.5;
 constexpr double kMostFurther = 4.0;
+// The same where it was guessed.
+constexpr double kLeastOfGuess = 1.0 / 16;
+constexpr double kMostOfGuess = 16.0;
 
 // Between which two of `points` a value lies, and how far from the first to the second: below 0 never, above
 // 1 beyond the last.
@@ -48,7 +51,7 @@ size_t IndexOf(const std::vector<uint32_t>& sorted, uint32_t value) {
 
 }  // namespace
 
-RoundTimeModel::RoundTimeModel(const std::vector<Point>& grid) {
+RoundTimeModel::RoundTimeModel(const std::vector<Point>& grid, bool guessed) : guessed_(guessed) {
   assert(!grid.empty());
   for (const Point& point : grid) {
     rows_.push_back(point.rows);
@@ -88,7 +91,8 @@ double RoundTimeModel::FurtherShare(uint32_t rows, uint32_t context) const {
 }
 
 double RoundTimeModel::slope() const {
-  return std::max(covariance_ / (variance_ + kSlopePrior), 0.0);
+  const double slope = covariance_ / (variance_ + kSlopePrior);
+  return guessed_ ? slope : std::max(slope, 0.0);
 }
 
 // The line is what the first row and the further ones cost, each by a factor of its own: neither may become
@@ -97,9 +101,10 @@ double RoundTimeModel::Seconds(uint32_t rows, uint32_t context) const {
   const double all = Uncorrected(rows, context);
   const double first = std::min(Uncorrected(1, context), all);
   const double at_first = correction_ - slope() * mean_share_;
-  const double first_factor = std::clamp(at_first, kLeastFurther * correction_, kMostFurther * correction_);
-  const double further_factor =
-      std::clamp(at_first + slope(), kLeastFurther * correction_, kMostFurther * correction_);
+  const double least = (guessed_ ? kLeastOfGuess : kLeastFurther) * correction_;
+  const double most = (guessed_ ? kMostOfGuess : kMostFurther) * correction_;
+  const double first_factor = std::clamp(at_first, least, most);
+  const double further_factor = std::clamp(at_first + slope(), least, most);
   return first_factor * first + further_factor * (all - first);
 }
 

@@ -326,8 +326,7 @@ ModelHost::Memory ModelHost::MemoryOf(const Model& model, const Options& options
   if (kept == "int8" || kept == "w8a8" || kept == "fp8" || kept == "fp8-tensor") weight_eighths = 66;
   if (kept == "int4" || kept == "w4a8") weight_eighths = 34;
   const ModelConfig& config = model.config();
-  uint64_t number_bytes = options.device.is_cuda ? 2 : 4;
-  if (options.kv_type == KvType::kBf16) number_bytes = 2;
+  uint64_t number_bytes = 2;
   if (options.kv_type == KvType::kInt8) number_bytes = 1;
   if (options.kv_type == KvType::kF32) number_bytes = 4;
   // Medusa heads hold nothing of the text.
