@@ -109,9 +109,10 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .AddChoice("feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
                  "Number format in which verifiers send hidden states to draft heads. int8, with a scale per "
                  "state, halves the network traffic.")
-      .AddChoice("kv-type", &options.kv_type, KvTypeNames(),
-                 "Number format of keys and values. auto: bf16. On a CPU, f32 takes twice its memory, and int8, "
-                 "with a scale per head and token, half.")
+      .AddChoice(
+          "kv-type", &options.kv_type, KvTypeNames(),
+          "Number format of keys and values. auto: bf16. On a CPU, f32 takes twice its memory, and int8, "
+          "with a scale per head and token, half.")
       .Add("kv-tokens", &options.kv_tokens,
            "KV cache size of each model in tokens, for all sessions and the prefix cache. On a CPU it takes "
            "memory as it is used.")
