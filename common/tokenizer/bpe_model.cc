@@ -62,8 +62,7 @@ absl::StatusOr<BpeModel> BpeModel::Parse(const JsonView& json) {
     if (name != "BPE") return type->Unsupported(absl::StrCat("model type '", name, "' is not supported"));
   }
   BpeModel model;
-  TANDEM_ASSIGN_OR_RETURN(const JsonView vocabulary, json.Member("vocab"));
-  TANDEM_RETURN_IF_ERROR(model.ParseVocabulary(vocabulary));
+  TANDEM_RETURN_IF_ERROR(model.ParseVocabulary(json));
   TANDEM_RETURN_IF_ERROR(model.ParseAffixes(json));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> merge_ids, json.Find("merge_ids"));
   if (merge_ids.has_value()) {
@@ -76,8 +75,8 @@ absl::StatusOr<BpeModel> BpeModel::Parse(const JsonView& json) {
   return model;
 }
 
-// As a GGUF file has it: an array of contents, by id.
 absl::Status BpeModel::ParseContents(const JsonView& json) {
+  if (!json.value().is_array()) return json.Invalid("expected an array of contents");
   vocabulary_.reserve(json.value().size());
   if (json.value().size() > static_cast<size_t>(kMaxTokenId)) {
     return json.Invalid(absl::StrCat("expected at most ", kMaxTokenId, " tokens"));
@@ -95,7 +94,13 @@ absl::Status BpeModel::ParseContents(const JsonView& json) {
 }
 
 absl::Status BpeModel::ParseVocabulary(const JsonView& json) {
-  TANDEM_RETURN_IF_ERROR(json.value().is_array() ? ParseContents(json) : ParseIds(json));
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> contents, json.Find("contents"));
+  if (contents.has_value()) {
+    TANDEM_RETURN_IF_ERROR(ParseContents(*contents));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(const JsonView ids, json.Member("vocab"));
+    TANDEM_RETURN_IF_ERROR(ParseIds(ids));
+  }
   for (uint32_t code_point = 0; code_point < kNumDirectCharacters; ++code_point) {
     std::string character;
     AppendUtf8(code_point, character);

@@ -43,9 +43,9 @@ class BpeModel {
     std::vector<Candidate> queue_;
   };
 
-  // `json` is the member "model", or what ReadGgufTokenizer makes of a large vocabulary: "vocab" an array of
-  // contents, and "merge_ids" in place of "merges". Duplicated or too large ids, merges of unknown tokens and
-  // the like are InvalidArgument; dropout is Unimplemented.
+  // `json` is the member "model", or what ReadGgufTokenizer makes of a file: an array of "contents", by id,
+  // in place of "vocab", and "merge_ids" in place of "merges". Duplicated or too large ids, merges of unknown
+  // tokens and the like are InvalidArgument; dropout is Unimplemented.
   static absl::StatusOr<BpeModel> Parse(const JsonView& json);
 
   // Appends the tokens of `word`, which must be well-formed UTF-8 of at most 2^31 - 1 bytes. Characters that

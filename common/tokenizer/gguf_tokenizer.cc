@@ -115,7 +115,7 @@ class TokenizerReader {
       added.push_back({{"id", id}, {"content", Content(id)}, {"special", is_special}, {"normalized", false}});
     }
     out_.definition = {{"added_tokens", std::move(added)},
-                       {"model", {{"type", "BPE"}, {"vocab", *tokens}, {"merges", Json::array()}}}};
+                       {"model", {{"type", "BPE"}, {"contents", *tokens}, {"merges", Json::array()}}}};
     return absl::OkStatus();
   }
 
