@@ -21,8 +21,10 @@ constexpr uint32_t kLargestRows = 64;
 // Long enough to tell what a token more to attend to costs.
 constexpr uint32_t kDeepContext = 512;
 constexpr uint32_t kMostRuns = 5;
-// Of the budget. A request that comes during a pass waits for its end.
+// Of the budget. A request that comes during a pass waits for its end. For a model that is so slow, this many
+// times the first pass may be longer.
 constexpr double kLongestPass = 1.0 / 3;
+constexpr double kFewFirstPasses = 4.0;
 // The first pass of an engine is slow, and all bounds come from the time of one row: it is measured again, if
 // that is a small part of the budget.
 constexpr double kSecondLook = 0.1;
@@ -112,7 +114,7 @@ std::optional<size_t> WarmUp::NextPoint(bool alone) const {
   if (first.runs == 0) return 0;
   const double budget = absl::ToDoubleSeconds(options_.budget);
   if (first.runs == 1 && first.seconds <= std::min(kSecondLook * budget, Left())) return 0;
-  const double most = std::min(kLongestPass * budget, Left());
+  const double most = std::min(std::max(kLongestPass * budget, kFewFirstPasses * first.seconds), Left());
   const bool deep = alone && CanGoDeep();
   std::optional<size_t> again;
   for (size_t i = 0; i < points_.size(); ++i) {
