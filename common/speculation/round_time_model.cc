@@ -9,6 +9,8 @@ namespace {
 
 // Weight of one step in the running correction: a change of pace is followed within some twenty steps.
 constexpr double kCorrectionWeight = 0.05;
+// So many steps after a guess are averaged.
+constexpr uint16_t kFirstSteps = static_cast<uint16_t>(1.0 / kCorrectionWeight);
 // One step that the operating system interrupted must not pull the model far.
 constexpr double kLargestSurprise = 4.0;
 // The correction is clamped to between 1 / 1000 and 1000 times the warm-up's times. A correction of 0 could
@@ -111,17 +113,20 @@ double RoundTimeModel::Seconds(uint32_t rows, uint32_t context) const {
 void RoundTimeModel::Observe(uint32_t rows, double seconds, uint32_t context) {
   const double predicted = Uncorrected(rows, context);
   if (!(predicted > 0.0) || !(seconds >= 0.0)) return;
-  const double ratio =
-      std::clamp(seconds / predicted, correction_ / kLargestSurprise, correction_ * kLargestSurprise);
+  // The first steps after a guess each count as much as one before them.
+  const bool knows_little = guessed_ && num_observed_ < kFirstSteps;
+  const double surprise = knows_little ? kLargestCorrection : kLargestSurprise;
+  const double weight = knows_little ? 1.0 / (1.0 + num_observed_) : kCorrectionWeight;
+  if (knows_little) ++num_observed_;
+  const double ratio = std::clamp(seconds / predicted, correction_ / surprise, correction_ * surprise);
   const double share = FurtherShare(rows, context);
   if (!std::exchange(observed_, true)) mean_share_ = share;
   const double off_ratio = ratio - correction_;
   const double off_share = share - mean_share_;
-  correction_ =
-      std::clamp(correction_ + kCorrectionWeight * off_ratio, 1.0 / kLargestCorrection, kLargestCorrection);
-  mean_share_ += kCorrectionWeight * off_share;
-  variance_ += kCorrectionWeight * ((1.0 - kCorrectionWeight) * off_share * off_share - variance_);
-  covariance_ += kCorrectionWeight * ((1.0 - kCorrectionWeight) * off_share * off_ratio - covariance_);
+  correction_ = std::clamp(correction_ + weight * off_ratio, 1.0 / kLargestCorrection, kLargestCorrection);
+  mean_share_ += weight * off_share;
+  variance_ += weight * ((1.0 - weight) * off_share * off_share - variance_);
+  covariance_ += weight * ((1.0 - weight) * off_share * off_ratio - covariance_);
 }
 
 }  // namespace tandem

@@ -17,7 +17,8 @@ namespace tandem {
 // than the grid says. The line goes through the means of the observations with the slope of their
 // regression. A prior draws the slope towards 0 while steps are much alike. The slope is never negative:
 // rows that look cheaper than at warm-up would admit candidates that are not worth them. Where what further
-// rows cost is a guess, because warm-up measured too few, it may also be negative.
+// rows cost is a guess, because warm-up measured too few, it may also be negative, and the first steps are
+// averaged.
 //
 //   seconds / grid = mean ratio + slope * (x - mean x).
 class RoundTimeModel {
@@ -58,6 +59,7 @@ class RoundTimeModel {
   double covariance_ = 0.0;
   bool observed_ = false;
   bool guessed_ = false;
+  uint16_t num_observed_ = 0;  // Of the first ones.
 };
 
 }  // namespace tandem

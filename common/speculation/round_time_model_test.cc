@@ -67,6 +67,16 @@ TEST(RoundTimeModelTest, AGuessIsCorrectedEitherWay) {
   }
 }
 
+// The only pass of a warm-up was fifty times as slow as those that come.
+TEST(RoundTimeModelTest, AGuessIsLeftAtOnce) {
+  RoundTimeModel model({{1, 50.0}, {9, 100.0}}, /*guessed=*/true);
+  for (int i = 0; i < 3; ++i) model.Observe(1, 1.0);
+  EXPECT_THAT(model.Seconds(1), DoubleNear(1.0, 0.01));
+  for (int i = 0; i < 8; ++i) model.Observe(i % 2 == 0 ? 1 : 17, i % 2 == 0 ? 1.0 : 2.0);
+  EXPECT_THAT(model.Seconds(1), DoubleNear(1.0, 0.2));
+  EXPECT_THAT(model.Seconds(17), DoubleNear(2.0, 0.3));
+}
+
 TEST(RoundTimeModelTest, InterpolatesOverRowsAndContexts) {
   const RoundTimeModel model({{.rows = 8, .seconds = 3.0, .context = 100},
                               {.rows = 1, .seconds = 1.0, .context = 100},
