@@ -162,7 +162,8 @@ absl::StatusOr<double> WarmUp::Step(absl::Span<const StepRow> rows) {
 absl::Status WarmUp::Deepen() {
   if (!deep_kv_.has_value()) {
     deep_kv_.emplace(pool_, /*space=*/0);
-    deep_kv_->Start(TokenIds(deep_context_, 0));
+    // Not Start, which would take blocks of the prefix cache, and these may not be written.
+    deep_kv_->Append(TokenIds(deep_context_, 0));
     TANDEM_RETURN_IF_ERROR(deep_kv_->Reserve(deep_context_));
   }
   const uint32_t end = std::min(depth_ + CheapestRows(), deep_context_ - 1);

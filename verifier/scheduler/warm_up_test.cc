@@ -13,6 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/token.h"
+#include "common/engine/sequence_kv.h"
 #include "common/testing/fake_engine.h"
 #include "gtest/gtest.h"
 
@@ -134,6 +136,38 @@ TEST(WarmUpTest, KeepsNothingBesideSessions) {
   EXPECT_FALSE(parts.warm_up.done()) << "a long context is still to come";
   ASSERT_TRUE(parts.PassAll().ok());
   EXPECT_EQ(parts.warm_up.num_measured(), 11u);
+}
+
+// The last row's logits after `tokens`, computed with what the prefix cache has of them, which then has all.
+std::vector<float> Continue(Parts& parts, const TokenIds& tokens, uint32_t* num_cached) {
+  SequenceKv kv(&parts.pool, /*space=*/0);
+  kv.Start(tokens);
+  *num_cached = kv.num_cached();
+  const auto length = static_cast<uint32_t>(tokens.size());
+  EXPECT_TRUE(kv.Reserve(length).ok());
+  std::vector<float> logits(static_cast<size_t>(parts.engine.config().vocab_size));
+  std::vector<StepRow> rows;
+  for (uint32_t position = kv.num_computed(); position < length; ++position) {
+    rows.push_back({.token = tokens[position], .context = kv.CommittedRow(position)});
+  }
+  rows.back().logits = logits.data();
+  EXPECT_TRUE(parts.engine.fake().Step(rows).ok());
+  kv.MarkComputed(length);
+  return logits;
+}
+
+// Whatever a prompt was, what is kept of it stays as it is.
+TEST(WarmUpTest, LeavesThePrefixCacheAlone) {
+  Parts parts;
+  const TokenIds prompt(200, 0);
+  uint32_t num_cached = 0;
+  const std::vector<float> logits = Continue(parts, prompt, &num_cached);
+  EXPECT_EQ(num_cached, 0u);
+  EXPECT_EQ(logits, parts.engine.fake().ReferenceLogits(prompt));
+  ASSERT_TRUE(parts.PassAll().ok());
+  EXPECT_EQ(parts.warm_up.num_measured(), 11u);
+  EXPECT_EQ(Continue(parts, prompt, &num_cached), logits);
+  EXPECT_GE(num_cached, 160u);
 }
 
 struct Shape {
