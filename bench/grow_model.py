@@ -251,8 +251,8 @@ def verify(source, folder, bin_dir, num_tokens):
             pairs = list(zip(*outputs))
             agreed += next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
         for name, verifier in stack.verifiers.items():
-            ready = next(entry for entry in verifier.entries if entry.get("event") == "target ready")
-            print(f"{name}: {ready['step_ms_1_row']} ms for one row, {ready['step_ms_16_rows']} ms for 16")
+            times = next(entry for entry in verifier.entries if entry.get("event") == "round times measured")
+            print(f"{name}: {times['step_ms_1_row']} ms for one row, {times['step_ms_16_rows']} ms for 16")
     print(f"greedy outputs equal: {same} of {len(prompts)}; {agreed} of {total} tokens before a first difference")
     return agreed >= 0.9 * total
 

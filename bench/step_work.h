@@ -50,12 +50,12 @@ uint64_t FewestExperts(const ModelConfig& config);
 // A tree of `num_rows` below `context` computed tokens, all rows with logits; for a draft head, a tree that
 // it grows. `experts_read`: over all layers, as from ExpertsRead; nullopt: the fewest.
 StepWork TreeStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t num_rows, uint32_t context,
-                      RowTree tree, KvType kv_type = KvType::kAuto,
+                      RowTree tree, KvType kv_type = KvType::kF32,
                       std::optional<uint64_t> experts_read = std::nullopt);
 // Tokens `first` to `first + num_tokens` of a prompt in one pass, with logits of the last one if
 // `with_logits`.
 StepWork PromptStepWork(const ModelConfig& config, WeightDtype dtype, uint32_t first, uint32_t num_tokens,
-                        bool with_logits, KvType kv_type = KvType::kAuto,
+                        bool with_logits, KvType kv_type = KvType::kF32,
                         std::optional<uint64_t> experts_read = std::nullopt);
 
 // The shortest time that both rates allow: max(bytes / bandwidth, operations / peak).

@@ -114,7 +114,7 @@ TEST(ExpertStepWorkTest, ReadsTheExpertsThatRowsTake) {
   EXPECT_EQ(fewest.weight_bytes,
             2 * (2 * attention + dense + every_row + 2 * expert + 160 + uint64_t{3} * 16));
   const StepWork measured =
-      TreeStepWork(config, WeightDtype::kBf16, 3, 20, RowTree::kChain, KvType::kAuto, /*experts_read=*/4);
+      TreeStepWork(config, WeightDtype::kBf16, 3, 20, RowTree::kChain, KvType::kF32, /*experts_read=*/4);
   EXPECT_EQ(measured.weight_bytes - fewest.weight_bytes, 2 * 2 * expert);
   // Every row computes its own two, however many others read.
   EXPECT_EQ(measured.operations, fewest.operations);

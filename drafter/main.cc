@@ -111,11 +111,13 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .AddChoice("feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
                  "Number format in which verifiers send hidden states to draft heads. int8, with a scale per "
                  "state, halves the network traffic.")
-      .AddChoice("kv-type", &options.kv_type, KvTypeNames(),
-                 "Number format of keys and values. auto: f32 on a CPU, bf16 on a GPU. On a CPU, bf16 takes "
-                 "half the memory of f32, and int8, with a scale per head and token, a quarter.")
+      .AddChoice(
+          "kv-type", &options.kv_type, KvTypeNames(),
+          "Number format of keys and values. auto: bf16. On a CPU, f32 takes twice its memory, and int8, "
+          "with a scale per head and token, half.")
       .Add("kv-tokens", &options.kv_tokens,
-           "KV cache size of each model in tokens, for all sessions and the prefix cache.")
+           "KV cache size of each model in tokens, for all sessions and the prefix cache. On a CPU it takes "
+           "memory as it is used.")
       .InRange(256, 1e9)
       .Add("device", &options.device, "Device to compute on: cpu, or a GPU as cuda or cuda:N.")
       .Add("gpu-memory-limit", &options.gpu_memory_mib,

@@ -42,7 +42,7 @@ absl::StatusOr<std::string> ReadPolicyFile(VerifierFlags* options) {
 // --check-config: everything but the loading.
 absl::Status CheckConfig(VerifierFlags options, const std::vector<ModelPlan>& plans) {
   TANDEM_RETURN_IF_ERROR(ReadPolicyFile(&options).status());
-  for (const ModelPlan& plan : plans) TANDEM_RETURN_IF_ERROR(OpenTarget(options, plan).status());
+  TANDEM_RETURN_IF_ERROR(OpenTargets(options, plans).status());
   LogInfo("the configuration is valid", {{"model", absl::StrJoin(options.models, ", ")}});
   return absl::OkStatus();
 }

@@ -24,6 +24,10 @@ absl::string_view KvTypeName(KvType type) {
   return "unknown";
 }
 
+KvType ResolvedKvType(KvType type) {
+  return type == KvType::kAuto ? KvType::kBf16 : type;
+}
+
 std::vector<std::string> KvTypeNames() {
   std::vector<std::string> names;
   for (const KvType each : kKvTypes) names.emplace_back(KvTypeName(each));

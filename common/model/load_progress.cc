@@ -1,6 +1,7 @@
 #include "common/model/load_progress.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,9 +12,8 @@ namespace tandem {
 namespace {
 
 constexpr int kBarWidth = 24;
-constexpr int kLogPercent = 5;
 constexpr absl::Duration kDrawInterval = absl::Milliseconds(100);
-constexpr absl::Duration kLogInterval = absl::Seconds(1);
+constexpr absl::Duration kLogInterval = absl::Seconds(3);
 
 std::string BytesText(uint64_t bytes) {
   if (bytes >= 1'000'000'000) return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
@@ -25,6 +25,14 @@ std::string RateText(uint64_t bytes, absl::Duration elapsed) {
   const double seconds = absl::ToDoubleSeconds(elapsed);
   if (seconds <= 0) return "";
   return absl::StrFormat("%.1f MB/s", static_cast<double>(bytes) / 1e6 / seconds);
+}
+
+// "12 s", if the rest takes as long for each byte as what is done; nothing when nothing is.
+std::string LeftText(uint64_t done, uint64_t total, absl::Duration elapsed) {
+  if (done == 0) return "";
+  const double seconds =
+      absl::ToDoubleSeconds(elapsed) * static_cast<double>(total - done) / static_cast<double>(done);
+  return absl::StrFormat("%.0f s", std::ceil(seconds));
 }
 
 int Percent(double ratio) {
@@ -57,8 +65,7 @@ absl::Status LoadProgress::Add(uint64_t bytes) {
   const absl::Time now = options_.clock->Now();
   if (options_.terminal) {
     if (now - last_report_ >= kDrawInterval) Draw(now);
-  } else if (Percent(ratio) / kLogPercent > last_percent_ / kLogPercent &&
-             now - last_report_ >= kLogInterval) {
+  } else if (now - std::max(last_report_, start_) >= kLogInterval) {
     LogLine(now);
   }
   if (stopped_ == nullptr || !stopped_()) return absl::OkStatus();
@@ -86,6 +93,9 @@ void LoadProgress::Draw(absl::Time now) {
   std::string line = absl::StrFormat(
       "%s [%s%s] %3d%% %s of %s %s", model_, std::string(filled, '#'), std::string(kBarWidth - filled, '.'),
       Percent(ratio()), BytesText(done_bytes_), BytesText(total_bytes_), RateText(done_bytes_, now - start_));
+  if (done_bytes_ < total_bytes_) {
+    absl::StrAppend(&line, " ", LeftText(done_bytes_, total_bytes_, now - start_), " left");
+  }
   const size_t width = line.size();
   // A shorter line must cover the whole of the one before.
   if (width < drawn_width_) line.append(drawn_width_ - width, ' ');
@@ -95,18 +105,20 @@ void LoadProgress::Draw(absl::Time now) {
 
 void LoadProgress::LogLine(absl::Time now) {
   last_report_ = now;
-  last_percent_ = Percent(ratio());
+  const int percent = Percent(ratio());
   const std::string rate = RateText(done_bytes_, now - start_);
+  const std::string left = LeftText(done_bytes_, total_bytes_, now - start_);
   if (options_.log) {
-    options_.log(absl::StrCat(model_, " ", last_percent_, "% ", BytesText(done_bytes_), " of ",
-                              BytesText(total_bytes_), " ", rate));
+    options_.log(absl::StrCat(model_, " ", percent, "% ", BytesText(done_bytes_), " of ",
+                              BytesText(total_bytes_), " ", rate, ", left: ", left));
     return;
   }
   LogInfo("loading model", {{"model", model_},
-                            {"percent", absl::StrCat(last_percent_)},
+                            {"percent", absl::StrCat(percent)},
                             {"done", BytesText(done_bytes_)},
                             {"total", BytesText(total_bytes_)},
-                            {"rate", rate}});
+                            {"rate", rate},
+                            {"left", left}});
 }
 
 }  // namespace tandem

@@ -15,8 +15,8 @@
 
 namespace tandem {
 
-// Shows the progress of loading a model: on a terminal, one line that is redrawn (percent, bytes, rate),
-// otherwise a log line every 5 %, at most one per second. Also tells the loader when to stop.
+// Shows the progress of loading a model: on a terminal, one line that is redrawn (percent, bytes, rate, time
+// left), otherwise a log line every three seconds. Also tells the loader when to stop.
 //
 //   LoadProgress progress("tandem-target-15m", model.weight_bytes());
 //   progress.StopWhen([&] { return signals.Arrived(); });
@@ -62,7 +62,6 @@ class LoadProgress {
   absl::Time start_;
   absl::Time last_report_ = absl::InfinitePast();
   uint64_t done_bytes_ = 0;
-  int last_percent_ = 0;  // Of the last report.
   size_t drawn_width_ = 0;
   bool finished_ = false;
   std::atomic<double> ratio_{0.0};

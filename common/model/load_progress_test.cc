@@ -27,22 +27,21 @@ class LoadProgressTest : public ::testing::Test {
   std::vector<std::string> output_;
 };
 
-TEST_F(LoadProgressTest, LogsEveryFivePercentAtMostOnceASecond) {
+TEST_F(LoadProgressTest, LogsEveryThreeSecondsWhatIsDoneAndLeft) {
   LoadProgress progress("m", 100'000'000, Options(/*terminal=*/false));
-  for (int percent = 1; percent <= 7; ++percent) {
+  for (int percent = 1; percent <= 4; ++percent) {
     clock_.Advance(absl::Seconds(1));
     ASSERT_TRUE(progress.Add(1'000'000).ok());
   }
-  EXPECT_THAT(output_, ElementsAre("m 5% 5.0 MB of 100.0 MB 1.0 MB/s"));
-  // 10 % is reached within the same second as 9 %, and is reported when a second has passed.
-  ASSERT_TRUE(progress.Add(2'000'000).ok());
-  clock_.Advance(absl::Seconds(1));
-  ASSERT_TRUE(progress.Add(2'000'000).ok());
+  EXPECT_THAT(output_, ElementsAre("m 3% 3.0 MB of 100.0 MB 1.0 MB/s, left: 97 s"));
+  clock_.Advance(absl::Seconds(2));
+  ASSERT_TRUE(progress.Add(8'000'000).ok());
   ASSERT_TRUE(progress.Add(30'000'000).ok());
   EXPECT_EQ(output_.size(), 2u);
   progress.Finish();
-  EXPECT_THAT(output_, ElementsAre("m 5% 5.0 MB of 100.0 MB 1.0 MB/s", "m 11% 11.0 MB of 100.0 MB 1.4 MB/s",
-                                   "m 100% 100.0 MB of 100.0 MB 12.5 MB/s"));
+  EXPECT_THAT(output_, ElementsAre("m 3% 3.0 MB of 100.0 MB 1.0 MB/s, left: 97 s",
+                                   "m 12% 12.0 MB of 100.0 MB 2.0 MB/s, left: 44 s",
+                                   "m 100% 100.0 MB of 100.0 MB 16.7 MB/s, left: 0 s"));
 }
 
 TEST_F(LoadProgressTest, RedrawsOneLineOnATerminal) {
@@ -51,8 +50,9 @@ TEST_F(LoadProgressTest, RedrawsOneLineOnATerminal) {
     clock_.Advance(absl::Seconds(1));
     ASSERT_TRUE(progress.Add(500'000'000).ok());
     ASSERT_TRUE(progress.Add(1).ok());  // Within 100 ms of the line before: not drawn.
-    EXPECT_THAT(output_,
-                ElementsAre("\rmodel [######..................]  25% 500.0 MB of 2.00 GB 500.0 MB/s"));
+    EXPECT_THAT(
+        output_,
+        ElementsAre("\rmodel [######..................]  25% 500.0 MB of 2.00 GB 500.0 MB/s 3 s left"));
     clock_.Advance(absl::Seconds(1));
     progress.Finish();
     progress.Finish();

@@ -9,6 +9,8 @@ namespace {
 
 // Weight of one step in the running correction: a change of pace is followed within some twenty steps.
 constexpr double kCorrectionWeight = 0.05;
+// So many steps after a guess are averaged.
+constexpr uint16_t kFirstSteps = static_cast<uint16_t>(1.0 / kCorrectionWeight);
 // One step that the operating system interrupted must not pull the model far.
 constexpr double kLargestSurprise = 4.0;
 // The correction is clamped to between 1 / 1000 and 1000 times the warm-up's times. A correction of 0 could
@@ -19,6 +21,9 @@ constexpr double kSlopePrior = 0.002;
 // Of what the mean ratio is, rows beyond the first may cost this much less or more.
 constexpr double kLeastFurther = 0.5;
 constexpr double kMostFurther = 4.0;
+// The same where it was guessed.
+constexpr double kLeastOfGuess = 1.0 / 16;
+constexpr double kMostOfGuess = 16.0;
 
 // Between which two of `points` a value lies, and how far from the first to the second: below 0 never, above
 // 1 beyond the last.
@@ -48,7 +53,7 @@ size_t IndexOf(const std::vector<uint32_t>& sorted, uint32_t value) {
 
 }  // namespace
 
-RoundTimeModel::RoundTimeModel(const std::vector<Point>& grid) {
+RoundTimeModel::RoundTimeModel(const std::vector<Point>& grid, bool guessed) : guessed_(guessed) {
   assert(!grid.empty());
   for (const Point& point : grid) {
     rows_.push_back(point.rows);
@@ -88,7 +93,8 @@ double RoundTimeModel::FurtherShare(uint32_t rows, uint32_t context) const {
 }
 
 double RoundTimeModel::slope() const {
-  return std::max(covariance_ / (variance_ + kSlopePrior), 0.0);
+  const double slope = covariance_ / (variance_ + kSlopePrior);
+  return guessed_ ? slope : std::max(slope, 0.0);
 }
 
 // The line is what the first row and the further ones cost, each by a factor of its own: neither may become
@@ -97,26 +103,30 @@ double RoundTimeModel::Seconds(uint32_t rows, uint32_t context) const {
   const double all = Uncorrected(rows, context);
   const double first = std::min(Uncorrected(1, context), all);
   const double at_first = correction_ - slope() * mean_share_;
-  const double first_factor = std::clamp(at_first, kLeastFurther * correction_, kMostFurther * correction_);
-  const double further_factor =
-      std::clamp(at_first + slope(), kLeastFurther * correction_, kMostFurther * correction_);
+  const double least = (guessed_ ? kLeastOfGuess : kLeastFurther) * correction_;
+  const double most = (guessed_ ? kMostOfGuess : kMostFurther) * correction_;
+  const double first_factor = std::clamp(at_first, least, most);
+  const double further_factor = std::clamp(at_first + slope(), least, most);
   return first_factor * first + further_factor * (all - first);
 }
 
 void RoundTimeModel::Observe(uint32_t rows, double seconds, uint32_t context) {
   const double predicted = Uncorrected(rows, context);
   if (!(predicted > 0.0) || !(seconds >= 0.0)) return;
-  const double ratio =
-      std::clamp(seconds / predicted, correction_ / kLargestSurprise, correction_ * kLargestSurprise);
+  // The first steps after a guess each count as much as one before them.
+  const bool knows_little = guessed_ && num_observed_ < kFirstSteps;
+  const double surprise = knows_little ? kLargestCorrection : kLargestSurprise;
+  const double weight = knows_little ? 1.0 / (1.0 + num_observed_) : kCorrectionWeight;
+  if (knows_little) ++num_observed_;
+  const double ratio = std::clamp(seconds / predicted, correction_ / surprise, correction_ * surprise);
   const double share = FurtherShare(rows, context);
   if (!std::exchange(observed_, true)) mean_share_ = share;
   const double off_ratio = ratio - correction_;
   const double off_share = share - mean_share_;
-  correction_ =
-      std::clamp(correction_ + kCorrectionWeight * off_ratio, 1.0 / kLargestCorrection, kLargestCorrection);
-  mean_share_ += kCorrectionWeight * off_share;
-  variance_ += kCorrectionWeight * ((1.0 - kCorrectionWeight) * off_share * off_share - variance_);
-  covariance_ += kCorrectionWeight * ((1.0 - kCorrectionWeight) * off_share * off_ratio - covariance_);
+  correction_ = std::clamp(correction_ + weight * off_ratio, 1.0 / kLargestCorrection, kLargestCorrection);
+  mean_share_ += weight * off_share;
+  variance_ += weight * ((1.0 - weight) * off_share * off_share - variance_);
+  covariance_ += weight * ((1.0 - weight) * off_share * off_ratio - covariance_);
 }
 
 }  // namespace tandem

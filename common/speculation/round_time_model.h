@@ -16,7 +16,9 @@ namespace tandem {
 // example when other programs take the caches or a drafter takes a core; then each further row costs more
 // than the grid says. The line goes through the means of the observations with the slope of their
 // regression. A prior draws the slope towards 0 while steps are much alike. The slope is never negative:
-// rows that look cheaper than at warm-up would admit candidates that are not worth them.
+// rows that look cheaper than at warm-up would admit candidates that are not worth them. Where what further
+// rows cost is a guess, because warm-up measured too few, it may also be negative, and the first steps are
+// averaged.
 //
 //   seconds / grid = mean ratio + slope * (x - mean x).
 class RoundTimeModel {
@@ -27,8 +29,9 @@ class RoundTimeModel {
     uint32_t context = 0;
   };
   // `grid`: every combination of some numbers of rows and some contexts, in any order, at least one. Times
-  // are made non-decreasing in both, because other measurements are noise.
-  explicit RoundTimeModel(const std::vector<Point>& grid);
+  // are made non-decreasing in both, because other measurements are noise. `guessed`: what rows beyond the
+  // first cost was not measured.
+  explicit RoundTimeModel(const std::vector<Point>& grid, bool guessed = false);
 
   // Seconds for a step of `rows` rows (at least 1). Extrapolates by the last segment's slope.
   double Seconds(uint32_t rows, uint32_t context = 0) const;
@@ -55,6 +58,8 @@ class RoundTimeModel {
   double variance_ = 0.0;    // and how x, and ratio and x together, vary about them.
   double covariance_ = 0.0;
   bool observed_ = false;
+  bool guessed_ = false;
+  uint16_t num_observed_ = 0;  // Of the first ones.
 };
 
 }  // namespace tandem

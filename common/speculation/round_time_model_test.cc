@@ -52,6 +52,31 @@ TEST(RoundTimeModelTest, StepsThatAreAlikeSayNothingOfFurtherRows) {
   EXPECT_THAT(model.Seconds(9) / model.Seconds(1), DoubleNear(2.0, 1e-9));
 }
 
+// Where warm-up did not measure what further rows cost, they may also become cheaper.
+TEST(RoundTimeModelTest, AGuessIsCorrectedEitherWay) {
+  for (const double further : {0.02, 0.1, 0.4, 1.0}) {
+    SCOPED_TRACE(further);
+    RoundTimeModel model({{1, 1.0}, {9, 2.0}}, /*guessed=*/true);
+    for (int i = 0; i < 300; ++i) {
+      const uint32_t rows = i % 2 == 0 ? 1 : 17;
+      model.Observe(rows, 1.0 + further * (rows - 1));
+    }
+    EXPECT_THAT(model.Seconds(1), DoubleNear(1.0, 0.3));
+    EXPECT_THAT(model.Seconds(17) / (1.0 + 16 * further), DoubleNear(1.0, 0.15));
+    for (uint32_t rows = 1; rows < 64; ++rows) EXPECT_LT(model.Seconds(rows), model.Seconds(rows + 1));
+  }
+}
+
+// The only pass of a warm-up was fifty times as slow as those that come.
+TEST(RoundTimeModelTest, AGuessIsLeftAtOnce) {
+  RoundTimeModel model({{1, 50.0}, {9, 100.0}}, /*guessed=*/true);
+  for (int i = 0; i < 3; ++i) model.Observe(1, 1.0);
+  EXPECT_THAT(model.Seconds(1), DoubleNear(1.0, 0.01));
+  for (int i = 0; i < 8; ++i) model.Observe(i % 2 == 0 ? 1 : 17, i % 2 == 0 ? 1.0 : 2.0);
+  EXPECT_THAT(model.Seconds(1), DoubleNear(1.0, 0.2));
+  EXPECT_THAT(model.Seconds(17), DoubleNear(2.0, 0.3));
+}
+
 TEST(RoundTimeModelTest, InterpolatesOverRowsAndContexts) {
   const RoundTimeModel model({{.rows = 8, .seconds = 3.0, .context = 100},
                               {.rows = 1, .seconds = 1.0, .context = 100},

@@ -71,9 +71,6 @@ size_t WhiteSpaceEnd(absl::string_view text, size_t begin) {
 absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, const TokenModel& model,
                                                          const Normalizer* normalizer) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<JsonView> elements, json.Elements());
-  absl::flat_hash_map<TokenId, absl::string_view> model_contents;
-  model_contents.reserve(model.vocabulary().size());
-  for (const auto& [content, id] : model.vocabulary()) model_contents.emplace(id, content);
   absl::flat_hash_set<TokenId> ids;
   absl::flat_hash_set<std::string> contents;
   std::vector<AddedToken> tokens;
@@ -85,11 +82,6 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, c
       return element.Invalid(absl::StrCat("'", token.content, "' has id ", token.id, " here and ", *model_id,
                                           " in the model's vocabulary"));
     }
-    const auto model_content = model_contents.find(token.id);
-    if (model_content != model_contents.end() && model_content->second != token.content) {
-      return element.Invalid(absl::StrCat("id ", token.id, " is '", token.content, "' here and '",
-                                          model_content->second, "' in the model's vocabulary"));
-    }
     if (!contents.insert(token.content).second) {
       return element.Invalid(absl::StrCat("'", token.content, "' is added twice"));
     }
@@ -97,6 +89,17 @@ absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonView& json, c
       return element.Invalid(absl::StrCat("id ", token.id, " is given to two tokens"));
     }
     tokens.push_back(std::move(token));
+  }
+  // Few tokens are added, beside many of the model.
+  absl::flat_hash_map<TokenId, absl::string_view> model_contents;
+  for (const auto& [content, id] : model.vocabulary()) {
+    if (ids.contains(id)) model_contents.emplace(id, content);
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto model_content = model_contents.find(tokens[i].id);
+    if (model_content == model_contents.end() || model_content->second == tokens[i].content) continue;
+    return elements[i].Invalid(absl::StrCat("id ", tokens[i].id, " is '", tokens[i].content, "' here and '",
+                                            model_content->second, "' in the model's vocabulary"));
   }
   return tokens;
 }

@@ -1,7 +1,9 @@
 #include "common/tokenizer/bpe_model.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -60,16 +62,54 @@ absl::StatusOr<BpeModel> BpeModel::Parse(const JsonView& json) {
     if (name != "BPE") return type->Unsupported(absl::StrCat("model type '", name, "' is not supported"));
   }
   BpeModel model;
-  TANDEM_ASSIGN_OR_RETURN(const JsonView vocabulary, json.Member("vocab"));
-  TANDEM_RETURN_IF_ERROR(model.ParseVocabulary(vocabulary));
+  TANDEM_RETURN_IF_ERROR(model.ParseVocabulary(json));
   TANDEM_RETURN_IF_ERROR(model.ParseAffixes(json));
-  TANDEM_ASSIGN_OR_RETURN(const JsonView merges, json.Member("merges"));
-  TANDEM_RETURN_IF_ERROR(model.ParseMerges(merges));
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> merge_ids, json.Find("merge_ids"));
+  if (merge_ids.has_value()) {
+    TANDEM_RETURN_IF_ERROR(model.ParseMergeIds(*merge_ids));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(const JsonView merges, json.Member("merges"));
+    TANDEM_RETURN_IF_ERROR(model.ParseMerges(merges));
+  }
   TANDEM_RETURN_IF_ERROR(model.ParseOptions(json));
   return model;
 }
 
+absl::Status BpeModel::ParseContents(const JsonView& json) {
+  if (!json.value().is_array()) return json.Invalid("expected an array of contents");
+  vocabulary_.reserve(json.value().size());
+  if (json.value().size() > static_cast<size_t>(kMaxTokenId)) {
+    return json.Invalid(absl::StrCat("expected at most ", kMaxTokenId, " tokens"));
+  }
+  TokenId id = 0;
+  for (const nlohmann::json& content : json.value()) {
+    const auto entry = [&] { return json.At(content, absl::StrCat("[", id, "]")); };
+    if (!content.is_string()) return entry().Invalid("expected a string");
+    if (!vocabulary_.emplace(content.get_ref<const std::string&>(), id).second) {
+      return entry().Invalid("the content of an earlier token");
+    }
+    ++id;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BpeModel::ParseVocabulary(const JsonView& json) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<JsonView> contents, json.Find("contents"));
+  if (contents.has_value()) {
+    TANDEM_RETURN_IF_ERROR(ParseContents(*contents));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(const JsonView ids, json.Member("vocab"));
+    TANDEM_RETURN_IF_ERROR(ParseIds(ids));
+  }
+  for (uint32_t code_point = 0; code_point < kNumDirectCharacters; ++code_point) {
+    std::string character;
+    AppendUtf8(code_point, character);
+    direct_characters_[code_point] = Find(character).value_or(kNoToken);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BpeModel::ParseIds(const JsonView& json) {
   if (!json.value().is_object()) return json.Invalid("expected an object of contents and ids");
   vocabulary_.reserve(json.value().size());
   std::vector<bool> taken;
@@ -82,11 +122,6 @@ absl::Status BpeModel::ParseVocabulary(const JsonView& json) {
     if (taken[index]) return entry().Invalid(absl::StrCat("id ", id, " is given to two tokens"));
     taken[index] = true;
     vocabulary_.emplace(it.key(), static_cast<TokenId>(id));
-  }
-  for (uint32_t code_point = 0; code_point < kNumDirectCharacters; ++code_point) {
-    std::string character;
-    AppendUtf8(code_point, character);
-    direct_characters_[code_point] = Find(character).value_or(kNoToken);
   }
   return absl::OkStatus();
 }
@@ -138,6 +173,35 @@ absl::Status BpeModel::ParseMerges(const JsonView& json) {
       ++rank;
     }
     ++index;
+  }
+  return absl::OkStatus();
+}
+
+// For each merge the ids of the left token, the right one and what they become, in order of ranks.
+absl::Status BpeModel::ParseMergeIds(const JsonView& json) {
+  if (!json.value().is_array() || json.value().size() % 3 != 0)
+    return json.Invalid("expected triples of ids");
+  std::vector<uint32_t> sizes(vocabulary_.size());  // In characters.
+  for (const auto& [content, id] : vocabulary_) {
+    if (static_cast<size_t>(id) < sizes.size()) {
+      sizes[static_cast<size_t>(id)] = static_cast<uint32_t>(NumCharacters(content));
+    }
+  }
+  const size_t count = json.value().size() / 3;
+  merges_.reserve(count);
+  for (size_t rank = 0; rank < count; ++rank) {
+    std::array<TokenId, 3> ids{};
+    for (size_t side = 0; side < ids.size(); ++side) {
+      const nlohmann::json& number = json.value()[3 * rank + side];
+      const int64_t id = number.is_number_integer() ? number.get<int64_t>() : -1;
+      if (id < 0 || static_cast<uint64_t>(id) >= sizes.size()) {
+        return json.At(number, absl::StrCat("[", 3 * rank + side, "]")).Invalid("expected a token's id");
+      }
+      ids[side] = static_cast<TokenId>(id);
+    }
+    // If a pair has two merges, the later one counts.
+    merges_[{ids[0], ids[1]}] = {static_cast<uint32_t>(rank), ids[2]};
+    longest_merged_ = std::max<size_t>(longest_merged_, sizes[static_cast<size_t>(ids[2])]);
   }
   return absl::OkStatus();
 }

@@ -43,8 +43,9 @@ class BpeModel {
     std::vector<Candidate> queue_;
   };
 
-  // `json` is the member "model". Duplicated or too large ids, merges of unknown tokens and the like are
-  // InvalidArgument; dropout is Unimplemented.
+  // `json` is the member "model", or what ReadGgufTokenizer makes of a file: an array of "contents", by id,
+  // in place of "vocab", and "merge_ids" in place of "merges". Duplicated or too large ids, merges of unknown
+  // tokens and the like are InvalidArgument; dropout is Unimplemented.
   static absl::StatusOr<BpeModel> Parse(const JsonView& json);
 
   // Appends the tokens of `word`, which must be well-formed UTF-8 of at most 2^31 - 1 bytes. Characters that
@@ -64,8 +65,11 @@ class BpeModel {
 
   BpeModel() = default;
   absl::Status ParseVocabulary(const JsonView& json);
+  absl::Status ParseContents(const JsonView& json);
+  absl::Status ParseIds(const JsonView& json);
   absl::Status ParseAffixes(const JsonView& json);
   absl::Status ParseMerges(const JsonView& json);
+  absl::Status ParseMergeIds(const JsonView& json);
   absl::Status ParseOptions(const JsonView& json);
   const Merge* FindMerge(TokenId left, TokenId right) const;
   std::optional<TokenId> FindCharacter(absl::string_view character, uint32_t code_point) const;

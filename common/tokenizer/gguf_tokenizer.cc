@@ -1,6 +1,8 @@
 #include "common/tokenizer/gguf_tokenizer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -88,6 +90,7 @@ class TokenizerReader {
           return text.is_string() && !FindInvalidUtf8(text.get_ref<const std::string&>()).has_value();
         }));
     if (tokens->empty()) return Invalid("tokenizer.ggml.tokens", "at least one token");
+    ids_.reserve(tokens->size());
     for (size_t id = 0; id < tokens->size(); ++id) {
       const std::string& text = (*tokens)[id].get_ref<const std::string&>();
       if (!ids_.emplace(text, static_cast<int64_t>(id)).second) {
@@ -105,17 +108,14 @@ class TokenizerReader {
       if (kinds->size() != tokens->size()) return Invalid("tokenizer.ggml.token_type", "one for each token");
       for (size_t id = 0; id < kinds_.size(); ++id) kinds_[id] = (*kinds)[id].get<int64_t>();
     }
-    Json vocabulary = Json::object();
     Json added = Json::array();
     for (size_t id = 0; id < kinds_.size(); ++id) {
-      vocabulary[Content(id)] = id;
       const bool is_special = kinds_[id] == kControlToken || kinds_[id] == kUnknownToken;
       if (!is_special && kinds_[id] != kUserToken) continue;
       added.push_back({{"id", id}, {"content", Content(id)}, {"special", is_special}, {"normalized", false}});
     }
-    out_.definition = {
-        {"added_tokens", std::move(added)},
-        {"model", {{"type", "BPE"}, {"vocab", std::move(vocabulary)}, {"merges", Json::array()}}}};
+    out_.definition = {{"added_tokens", std::move(added)},
+                       {"model", {{"type", "BPE"}, {"contents", *tokens}, {"merges", Json::array()}}}};
     return absl::OkStatus();
   }
 
@@ -139,9 +139,10 @@ class TokenizerReader {
   }
 
   absl::StatusOr<const Json*> Scores() const {
-    TANDEM_ASSIGN_OR_RETURN(
-        const Json* const scores,
-        List("tokenizer.ggml.scores", "numbers", [](const Json& score) { return score.is_number(); }));
+    TANDEM_ASSIGN_OR_RETURN(const Json* const scores,
+                            List("tokenizer.ggml.scores", "numbers", [](const Json& score) {
+                              return score.is_number() && !std::isnan(score.get<double>());
+                            }));
     if (scores->size() != kinds_.size()) return Invalid("tokenizer.ggml.scores", "one for each token");
     return scores;
   }
@@ -205,7 +206,8 @@ class TokenizerReader {
     model["byte_fallback"] = true;
     model["fuse_unk"] = true;
     if (unknown.has_value()) model["unk_token"] = Content(*unknown);
-    model["merges"] = MergesOf(*scores);
+    model.erase("merges");
+    model["merge_ids"] = MergesOf(*scores);
     Json steps = Json::array();
     if (prepends) steps.push_back({{"type", "Prepend"}, {"prepend", kBlank}});
     steps.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kBlank}});
@@ -221,18 +223,16 @@ class TokenizerReader {
   }
 
   // All pairs of tokens whose concatenation is a token of text, in descending order of that token's score:
-  // the order in which transformers writes merges into a tokenizer.json.
+  // the order in which transformers writes merges into a tokenizer.json. As ids, left and right and merged
+  // one after the other: a large vocabulary has half a million merges.
   Json MergesOf(const Json& scores) const {
     struct Merge {
       double score;
-      size_t left_size;  // in characters
-      size_t right_size;
-      absl::string_view left;
-      absl::string_view right;
-    };
-    const auto num_characters = [](absl::string_view text) {
-      return static_cast<size_t>(
-          std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+      uint32_t left_size;  // in characters
+      uint32_t right_size;
+      int64_t left;
+      int64_t right;
+      int64_t whole;
     };
     std::vector<Merge> merges;
     for (size_t id = 0; id < kinds_.size(); ++id) {
@@ -240,26 +240,29 @@ class TokenizerReader {
       // Text that looks like a control token does not become one.
       if (kinds_[id] == kControlToken || kinds_[id] == kUnknownToken || kinds_[id] == kByteToken) continue;
       if (whole.size() > kMaxMergedBytes) continue;
-      const size_t first = merges.size();
+      const auto begins = [&](size_t at) { return (whole[at] & 0xC0) != 0x80; };
+      uint32_t size = 0;
+      for (size_t at = 0; at < whole.size(); ++at) size += begins(at) ? 1 : 0;
+      uint32_t left_size = begins(0) ? 1 : 0;
       for (size_t cut = 1; cut < whole.size(); ++cut) {
-        if ((whole[cut] & 0xC0) == 0x80) continue;
-        const absl::string_view left = whole.substr(0, cut), right = whole.substr(cut);
-        if (!ids_.contains(left) || !ids_.contains(right)) continue;
-        merges.push_back(
-            {scores[id].get<double>(), num_characters(left), num_characters(right), left, right});
+        if (!begins(cut)) continue;
+        const uint32_t characters = left_size++;
+        const auto left = ids_.find(whole.substr(0, cut));
+        if (left == ids_.end()) continue;
+        const auto right = ids_.find(whole.substr(cut));
+        if (right == ids_.end()) continue;
+        merges.push_back({scores[id].get<double>(), characters, size - characters, left->second,
+                          right->second, static_cast<int64_t>(id)});
       }
-      std::sort(merges.begin() + static_cast<std::ptrdiff_t>(first), merges.end(),
-                [this](const Merge& a, const Merge& b) {
-                  return std::pair(ids_.at(a.left), ids_.at(a.right)) <
-                         std::pair(ids_.at(b.left), ids_.at(b.right));
-                });
     }
-    std::stable_sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) {
-      return std::tie(a.score, a.left_size, a.right_size) > std::tie(b.score, b.left_size, b.right_size);
+    std::sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) {
+      return std::tie(b.score, b.left_size, b.right_size, a.whole, a.left, a.right) <
+             std::tie(a.score, a.left_size, a.right_size, b.whole, b.left, b.right);
     });
-    Json list = Json::array();
-    for (const Merge& merge : merges) list.push_back({std::string(merge.left), std::string(merge.right)});
-    return list;
+    std::vector<int64_t> flat;
+    flat.reserve(3 * merges.size());
+    for (const Merge& merge : merges) flat.insert(flat.end(), {merge.left, merge.right, merge.whole});
+    return flat;
   }
 
   absl::Status DescribeFrame() {

@@ -10,6 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/steady_clock.h"
 #include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/cpu/cpu_engine.h"
@@ -90,9 +93,11 @@ class ModelHost {
 
   // Errors of the engines, and Cancelled.
   absl::Status Load(const Options& options);
+  // All passes of MeasureLevels together, but for the first of each model, end within this.
+  static constexpr absl::Duration kMeasuringTime = absl::Seconds(3);
   // Measures how many seconds a level of one session's tree takes, by model: the fastest of a few passes of
   // one row. Call it after Load, before anything drafts. Errors of the engines.
-  absl::StatusOr<std::map<const Model*, double>> MeasureLevels();
+  absl::StatusOr<std::map<const Model*, double>> MeasureLevels(const Clock& clock = SteadyClock());
   // The share of all weights that Load has loaded, in [0, 1]. Thread-safe.
   double load_progress() const;
 

@@ -118,6 +118,37 @@ TEST(ModelHostTest, HostsSourcesAndMergesThemWithModels) {
   EXPECT_EQ((*host)->descriptions().at(3).name, "both");
 }
 
+// Every look at it finds that so much time has passed.
+class HastyClock final : public Clock {
+ public:
+  explicit HastyClock(absl::Duration step) : step_(step) {}
+  absl::Time Now() const override {
+    ++looks_;
+    return now_ += step_;
+  }
+  int passes() const { return looks_ / 2; }
+
+ private:
+  const absl::Duration step_;
+  mutable int looks_ = 0;
+  mutable absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST(ModelHostTest, MeasuresAsLongAsThereIsTime) {
+  auto host = ModelHost::Open(
+      {{"a", DemoModel("tandem-draft-general-1m")}, {"b", DemoModel("tandem-draft-code-1m")}});
+  ASSERT_TRUE(host.ok()) << host.status();
+  ASSERT_TRUE((*host)->Load({.kv_tokens = 256}).ok());
+  for (const auto& [seconds, passes] :
+       {std::pair(0.1, 6), std::pair(1.0, 4), std::pair(2.0, 2), std::pair(9.0, 2)}) {
+    const HastyClock clock(absl::Seconds(seconds));
+    const auto levels = (*host)->MeasureLevels(clock);
+    ASSERT_TRUE(levels.ok()) << levels.status();
+    EXPECT_EQ(clock.passes(), passes) << seconds << " s each";
+    for (const auto& [model, level] : *levels) EXPECT_NEAR(level, seconds, 1e-9);
+  }
+}
+
 TEST(ModelHostTest, HostsHeadsBesideModels) {
   const std::vector<ModelSpec> specs = {{"eagle3", DemoModel("tandem-eagle3-15m")},
                                         {"medusa", DemoModel("tandem-medusa-15m")}};

@@ -49,17 +49,20 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
                  "weight. CPU only: exact, which rounds nothing; w8a8 and w4a8, which also round inputs to 8 "
                  "bits. GPU only, 8 bits: fp8 (a scale per output) and fp8-tensor (a scale per matrix). "
                  "Outputs differ between formats.")
-      .AddChoice("kv-type", &options.kv_type, KvTypeNames(),
-                 "Number format of keys and values. auto: f32 on a CPU, bf16 on a GPU. bf16 takes half the "
-                 "memory of f32, int8 a quarter. Outputs differ between formats.")
+      .AddChoice(
+          "kv-type", &options.kv_type, KvTypeNames(),
+          "Number format of keys and values. auto: bf16. f32 takes twice its memory, int8 half. Outputs "
+          "differ between formats.")
       .Add("kv-tokens", &options.kv_tokens,
            "KV cache size in tokens, for all requests and the prefix cache. Requests allocate as they grow. "
            "When it is full, the youngest requests are preempted and recompute their tokens later. Several "
-           "models share it (--kv-share).")
-      .InRange(256, 1e9)
+           "models share it (--kv-share). 0: on a CPU the model's context, at least 65536, as far as half of "
+           "the memory that is free beside the weights has room; on a GPU 65536. Otherwise at least 256.")
+      .InRange(0, 1e9)
       .Add("kv-share", &options.kv_shares,
-           "NAME=WEIGHT: a model's share of --kv-tokens, as its weight over the sum of all weights. Models "
-           "without one have weight 1. Repeat for several.")
+           "NAME=WEIGHT: a model's share of --kv-tokens, or if that is 0 of the memory, as its weight over "
+           "the "
+           "sum of all weights. Models without one have weight 1. Repeat for several.")
       .Add("models-folder", &options.models_folder,
            "Folder below which `tandem models` may load further models at run time; also allows it to unload "
            "models. Empty: neither.")

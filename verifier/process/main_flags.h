@@ -29,7 +29,7 @@ struct VerifierFlags {
   std::string instruction_set = "auto";
   std::string weight_dtype = "auto";
   std::string kv_type = "auto";
-  uint64_t kv_tokens = 65536;
+  uint64_t kv_tokens = 0;  // As many as the memory has room for.
   std::vector<std::string> kv_shares;
   std::string models_folder;  // Empty: models are not loaded at run time.
   uint32_t max_models = 8;

@@ -64,12 +64,14 @@ absl::StatusOr<std::vector<ModelPlan>> PlanModels(absl::Span<const std::string> 
   }
   for (ModelPlan& plan : plans) {
     const double part = weight_of[plan.spec.name] / sum;
+    plan.kv_share = part;
+    if (kv_tokens == 0) continue;
     plan.kv_tokens =
         plans.size() == 1 ? kv_tokens : static_cast<uint64_t>(static_cast<double>(kv_tokens) * part);
     if (plan.kv_tokens >= kFewestKvTokens) continue;
     return absl::InvalidArgumentError(absl::StrCat("--kv-tokens: ", kv_tokens, " leaves ", plan.kv_tokens,
                                                    " for \"", plan.spec.name, "\", expected at least ",
-                                                   kFewestKvTokens));
+                                                   kFewestKvTokens, ", or 0 in all"));
   }
   return plans;
 }

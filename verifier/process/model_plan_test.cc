@@ -32,6 +32,14 @@ TEST(ModelPlanTest, SharesAreEqualOrAsWeighed) {
               ElementsAre("x /m/a 500", "y /m/a 500"));
 }
 
+TEST(ModelPlanTest, SharesAreOfTheMemoryWhereNoTokensAreGiven) {
+  const auto plans = PlanModels({"/m/a", "big=/m/b"}, 0, {"big=3"}).value();
+  EXPECT_EQ(plans[0].kv_tokens, 0u);
+  EXPECT_EQ(plans[0].kv_share, 0.25);
+  EXPECT_EQ(plans[1].kv_tokens, 0u);
+  EXPECT_EQ(plans[1].kv_share, 0.75);
+}
+
 TEST(ModelPlanTest, RefusesWhatMakesNoSense) {
   EXPECT_THAT(PlanOf({}, 65536), ElementsAre(HasSubstr("--model: 0 models")));
   EXPECT_THAT(PlanOf({"/m/a", "/n/a"}, 65536), ElementsAre(HasSubstr("\"a\" is used twice")));

@@ -18,6 +18,8 @@ namespace {
 constexpr int kMostJobs = 16;
 // How often a wait looks whether the process ends.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
+// How long the next model's loading waits for the warm-up of the one before.
+constexpr absl::Duration kLongestWarmUp = absl::Seconds(4);
 
 }  // namespace
 
@@ -47,13 +49,13 @@ ModelPool::ModelPool(ModelServer::Context context)
 absl::StatusOr<std::unique_ptr<ModelPool>> ModelPool::Open(ModelServer::Context context,
                                                            const std::vector<ModelPlan>& plans) {
   std::unique_ptr<ModelPool> pool(new ModelPool(std::move(context)));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<OpenedTarget> targets, OpenTargets(*pool->context_.options, plans));
   absl::MutexLock lock(&pool->mutex_);
-  for (const ModelPlan& plan : plans) {
+  for (OpenedTarget& target : targets) {
     // The first has the process' own name.
-    TANDEM_ASSIGN_OR_RETURN(
-        std::unique_ptr<ModelServer> model,
-        ModelServer::Open(pool->context_, plan,
-                          pool->models_.empty() ? std::string() : absl::StrCat("/", plan.spec.name)));
+    std::string registered_as = pool->models_.empty() ? "" : absl::StrCat("/", target.served.name);
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<ModelServer> model,
+                            ModelServer::Open(pool->context_, std::move(target), std::move(registered_as)));
     pool->directory_.Add(model->name(), model->service());
     pool->models_.push_back(std::move(model));
   }
@@ -143,11 +145,18 @@ absl::Status ModelPool::Load(ServerRunner* server) {
   for (ModelServer* model : models) {
     TANDEM_RETURN_IF_ERROR(model->Load());
     SetServing(model->name(), true);
+    if (model != models.back()) AwaitWarmUp(*model);
   }
   // Models change once those of the start are there.
   if (!context_.options->models_folder.empty() || !context_.options->adapters_folder.empty())
     worker_ = std::thread([this] { Work(); });
   return absl::OkStatus();
+}
+
+void ModelPool::AwaitWarmUp(const ModelServer& model) const {
+  const absl::Time end = absl::Now() + kLongestWarmUp;
+  while (absl::Now() < end && !context_.stopped() && !model.AwaitWarmUp(kLook)) {
+  }
 }
 
 void ModelPool::Register() {
@@ -204,13 +213,16 @@ absl::StatusOr<ModelPlan> ModelPool::PlanOf(const v1::LoadModelRequest& request)
   plan.spec.name =
       request.name().empty() ? std::filesystem::path(plan.spec.folder).filename().string() : request.name();
   TANDEM_RETURN_IF_ERROR(CheckServedName("name", plan.spec.name));
-  plan.kv_tokens = request.kv_tokens() > 0
-                       ? request.kv_tokens()
-                       : std::max<uint64_t>(options.kv_tokens / options.models.size(), kFewestKvTokens);
-  if (plan.kv_tokens < kFewestKvTokens || plan.kv_tokens > options.kv_tokens) {
+  plan.kv_tokens = request.kv_tokens();
+  plan.kv_bounded = options.kv_tokens == 0;
+  if (plan.kv_tokens == 0 && !plan.kv_bounded) {
+    plan.kv_tokens = std::max<uint64_t>(options.kv_tokens / options.models.size(), kFewestKvTokens);
+  }
+  const uint64_t most = plan.kv_bounded ? kMostKvTokens : options.kv_tokens;
+  if ((plan.kv_tokens > 0 && plan.kv_tokens < kFewestKvTokens) || plan.kv_tokens > most) {
     return absl::InvalidArgumentError(absl::StrCat("kv_tokens: ", plan.kv_tokens, ", expected ",
-                                                   kFewestKvTokens, " to ", options.kv_tokens,
-                                                   ", the verifier's --kv-tokens"));
+                                                   kFewestKvTokens, " to ", most,
+                                                   plan.kv_bounded ? "" : ", the verifier's --kv-tokens"));
   }
   absl::ReaderMutexLock lock(&mutex_);
   for (const auto& model : models_) {
@@ -225,13 +237,24 @@ absl::StatusOr<ModelPlan> ModelPool::PlanOf(const v1::LoadModelRequest& request)
   return plan;
 }
 
+uint64_t ModelPool::PromisedBytes() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  uint64_t bytes = 0;
+  for (const auto& model : models_) bytes += std::min(model->kv_bytes(), UINT64_MAX - bytes);
+  return bytes;
+}
+
 absl::StatusOr<v1::LoadModelResponse> ModelPool::LoadModel(const v1::LoadModelRequest& request) {
   if (ending_) return absl::UnavailableError("the verifier is shutting down");
   TANDEM_ASSIGN_OR_RETURN(const ModelPlan plan, PlanOf(request));
   LogInfo("loading a model", {{"model", plan.spec.name}, {"folder", plan.spec.folder}});
   const int number = ++num_loaded_;
-  absl::StatusOr<std::unique_ptr<ModelServer>> opened =
-      ModelServer::Open(context_, plan, absl::StrCat("/", plan.spec.name, "/", number));
+  absl::StatusOr<std::vector<OpenedTarget>> targets =
+      OpenTargets(*context_.options, {&plan, 1}, PromisedBytes());
+  if (absl::IsResourceExhausted(targets.status())) return targets.status();
+  if (!targets.ok()) return absl::InvalidArgumentError(absl::StrCat("folder: ", targets.status().message()));
+  absl::StatusOr<std::unique_ptr<ModelServer>> opened = ModelServer::Open(
+      context_, std::move(targets->front()), absl::StrCat("/", plan.spec.name, "/", number));
   if (!opened.ok()) return absl::InvalidArgumentError(absl::StrCat("folder: ", opened.status().message()));
   std::unique_ptr<ModelServer> model = *std::move(opened);
   if (const absl::Status loaded = model->Load(); !loaded.ok()) {

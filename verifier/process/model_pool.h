@@ -65,7 +65,11 @@ class ModelPool {
   // Called by the worker, because only the worker removes models. An empty name means the only model.
   absl::StatusOr<ModelServer*> FindModel(const std::string& name) const;
   absl::StatusOr<ModelPlan> PlanOf(const v1::LoadModelRequest& request) const;
+  // What the keys and values of all models take once they are all used.
+  uint64_t PromisedBytes() const;
   void SetServing(const std::string& model, bool serving);
+  // Waits until the model's round times are measured, but not for long.
+  void AwaitWarmUp(const ModelServer& model) const;
   // "tandem.v1.Verifier/NAME".
   static std::string HealthName(const std::string& model);
 

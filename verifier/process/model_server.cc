@@ -77,12 +77,15 @@ absl::StatusOr<Scheduler::Options> SchedulingOf(const VerifierFlags& options, co
 // The numbers of rows whose pass times are reported to routers.
 constexpr uint32_t kTimedRows[] = {1, 2, 4, 8, 16, 32, 64};
 
-google::protobuf::RepeatedPtrField<v1::RoundSeconds> MeasuredRounds(const RoundTimeModel& round_time) {
+// None until they are known: routers learn the times of other verifiers, or choose without.
+google::protobuf::RepeatedPtrField<v1::RoundSeconds> MeasuredRounds(const EngineLoop& loop) {
   google::protobuf::RepeatedPtrField<v1::RoundSeconds> rounds;
+  const std::optional<RoundTimeModel> measured = loop.measured_round_time();
+  if (!measured.has_value()) return rounds;
   for (const uint32_t rows : kTimedRows) {
     v1::RoundSeconds& round = *rounds.Add();
     round.set_rows(rows);
-    round.set_seconds(round_time.Uncorrected(rows));
+    round.set_seconds(measured->Uncorrected(rows));
   }
   return rounds;
 }
@@ -97,7 +100,6 @@ v1::ServerRegistration DescribeRegistration(const VerifierFlags& options, const 
   v1::RegisteredVerifier& verifier = *server.mutable_verifier();
   *verifier.mutable_model() = info.models(0);
   verifier.set_arithmetic(info.arithmetic());
-  *verifier.mutable_round_seconds() = MeasuredRounds(engine.round_time);
   return server;
 }
 
@@ -122,9 +124,8 @@ void WarnWithoutFeatures(const VerifierFlags& options, const Engine& engine) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelServer>> ModelServer::Open(const Context& context, const ModelPlan& plan,
+absl::StatusOr<std::unique_ptr<ModelServer>> ModelServer::Open(const Context& context, OpenedTarget target,
                                                                std::string registered_as) {
-  TANDEM_ASSIGN_OR_RETURN(OpenedTarget target, OpenTarget(*context.options, plan));
   TANDEM_ASSIGN_OR_RETURN(v1::ServerInfo fixed, DescribeServer(*context.options, target));
   target.served.arithmetic = ArithmeticOf(ComputesInWords(fixed, fixed.models(0)));
   return std::unique_ptr<ModelServer>(
@@ -163,7 +164,8 @@ absl::Status ModelServer::Load() {
       return WeightsDigest(target_.model->folder(), [&] { return context_.stopped() || engine_failed; });
     });
   }
-  absl::StatusOr<TargetEngine> started = StartEngine(options, target_, context_.turns, context_.stopped);
+  absl::StatusOr<TargetEngine> started =
+      StartEngine(options, target_, context_.turns, context_.clock, context_.stopped);
   engine_failed = !started.ok();
   TANDEM_ASSIGN_OR_RETURN(TargetEngine engine, std::move(started));
   if (options.registration.any()) {
@@ -172,12 +174,13 @@ absl::Status ModelServer::Load() {
     TANDEM_ASSIGN_OR_RETURN(*self_.mutable_verifier()->mutable_weights_sha256(), digest.get());
   }
   kv_tokens_total_ = uint64_t{engine.pool->num_blocks()} * kBlockTokens;
-  round_seconds_ = MeasuredRounds(engine.round_time);
   WarnWithoutFeatures(options, *engine.engine);
+  RoundTimeModel round_time = engine.warm_up->RoundTime();
   loop_ = std::make_unique<EngineLoop>(scheduling, std::move(engine.engine), std::move(engine.pool),
-                                       std::move(engine.round_time), context_.clock, &metrics_,
+                                       std::move(round_time), context_.clock, &metrics_,
                                        DrafterLinks::Options{.credentials = context_.security->channel,
-                                                             .local_sockets = options.local_sockets});
+                                                             .local_sockets = options.local_sockets},
+                                       DrafterNames::Options(), std::move(engine.warm_up));
   if (!options.window_policy_file.empty()) {
     policy_watch_ = std::make_unique<PolicyFileWatch>(
         options.window_policy_file, context_.policy_file, kPolicyFilePeriod,
@@ -235,8 +238,14 @@ void ModelServer::Register() {
   registration_ = std::make_unique<RouterRegistration>(
       RouterRegistration::Options{.routers = context_.options->registration.routers,
                                   .credentials = context_.security->channel,
-                                  .describe = [this] { return self_; },
+                                  .describe = [this] { return Registration(); },
                                   .metric = context_.registration_metric});
+}
+
+v1::ServerRegistration ModelServer::Registration() const {
+  v1::ServerRegistration registration = self_;
+  *registration.mutable_verifier()->mutable_round_seconds() = MeasuredRounds(*loop_);
+  return registration;
 }
 
 v1::ServerInfo ModelServer::Describe() const {
@@ -251,7 +260,7 @@ v1::ServerInfo ModelServer::Describe() const {
     }
   }
   info.set_kv_tokens_total(kv_tokens_total_);
-  *info.mutable_round_seconds() = round_seconds_;
+  *info.mutable_round_seconds() = MeasuredRounds(*serving);
   info.set_window_policy(load.window_policy);
   info.set_running(load.running);
   info.set_waiting(load.waiting);

@@ -47,15 +47,15 @@ class ModelServer {
     std::function<bool()> stopped;       // Whether loading should stop.
   };
 
-  // Opens and checks the files. `registered_as`: appended to the process's registered name, because each
-  // model registers separately.
-  static absl::StatusOr<std::unique_ptr<ModelServer>> Open(const Context& context, const ModelPlan& plan,
+  // `registered_as`: appended to the process's registered name, because each model registers separately.
+  static absl::StatusOr<std::unique_ptr<ModelServer>> Open(const Context& context, OpenedTarget target,
                                                            std::string registered_as);
   ~ModelServer();
 
   const std::string& name() const { return target_.served.name; }
   const v1::ModelInfo& info() const { return fixed_.models(0); }
   uint64_t kv_tokens() const { return target_.kv_tokens; }
+  uint64_t kv_bytes() const { return target_.kv_bytes; }  // When all are used.
   VerifierService* service() { return &service_; }
 
   // LoadAdapter and UnloadAdapter, once the model serves. The folder must exist.
@@ -64,6 +64,9 @@ class ModelServer {
 
   // Loads the model; returns when it serves. Cancelled if Context::stopped says so.
   absl::Status Load();
+  // Blocks until its round times are measured, which others that load would disturb; false if the time has
+  // passed before.
+  bool AwaitWarmUp(absl::Duration timeout) const { return loop_->AwaitWarmUp(timeout); }
   // Registers the model at routers.
   void Register();
 
@@ -79,6 +82,8 @@ class ModelServer {
 
  private:
   ModelServer(const Context& context, OpenedTarget target, v1::ServerInfo fixed, std::string registered_as);
+  // What routers are told.
+  v1::ServerRegistration Registration() const;
 
   const Context& context_;
   const OpenedTarget target_;
@@ -91,7 +96,6 @@ class ModelServer {
   VerifierService service_;
   // The following are written before the service gets the loop, and read after that.
   uint64_t kv_tokens_total_ = 0;
-  google::protobuf::RepeatedPtrField<v1::RoundSeconds> round_seconds_;
   v1::ServerRegistration self_;
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<PolicyFileWatch> policy_watch_;

@@ -6,15 +6,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/base/checked_math.h"
+#include "common/base/free_memory.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/cpu_list.h"
+#include "common/engine/cpu/kv_store.h"
 #include "common/engine/cuda/create_cuda_engine.h"
 #include "common/engine/paced_engine.h"
 #include "common/tokenizer/tokenizer.h"
-#include "verifier/process/warm_up.h"
+#include "verifier/process/kv_room.h"
 
 namespace tandem {
 namespace {
@@ -111,37 +114,32 @@ AdapterHandle HandleOf(const std::string& name, const LoraAdapter& adapter, Adap
                                                          .num_parameters = adapter.num_parameters()});
 }
 
+namespace {
+
+// All but kv_tokens.
 absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const ModelPlan& plan) {
   TANDEM_RETURN_IF_ERROR(PinnedCpus(options).status());
   TANDEM_RETURN_IF_ERROR(CheckDeviceFlags(options));
   if (!options.simulated_pace.empty()) TANDEM_RETURN_IF_ERROR(ParsePace(options.simulated_pace).status());
   TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
   OpenedTarget target;
-  target.kv_tokens = plan.kv_tokens;
   TANDEM_ASSIGN_OR_RETURN(target.weight_type, ParseWeightType(options.weight_dtype));
   TANDEM_RETURN_IF_ERROR(device.is_cuda ? ValidateGpuWeightType(target.weight_type)
                                         : ValidateCpuWeightType(target.weight_type));
-  TANDEM_ASSIGN_OR_RETURN(target.kv_type, ParseKvType(options.kv_type));
-  if (device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateGpuKvType(target.kv_type));
+  TANDEM_ASSIGN_OR_RETURN(const KvType kv_type, ParseKvType(options.kv_type));
+  if (device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateGpuKvType(kv_type));
+  target.kv_type = ResolvedKvType(kv_type);
   TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(plan.spec.folder));
   const ModelConfig& config = target.model->config();
   if (config.head.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--model: ", plan.spec.folder, " holds a draft head, expected a target"));
   }
-  if (plan.kv_tokens < static_cast<uint64_t>(config.max_context)) {
-    LogWarning("requests may not be as long as the model's context: --kv-tokens leaves room for fewer tokens",
-               {{"model", plan.spec.name},
-                {"context_length", absl::StrCat(config.max_context)},
-                {"kv_tokens", absl::StrCat(plan.kv_tokens)}});
-  }
   TANDEM_RETURN_IF_ERROR(ValidateWeightType(*target.model, target.weight_type));
   target.served = {.name = plan.spec.name,
                    .config = config,
                    .defaults = target.model->generation_defaults(),
                    .max_window = options.limits.max_depth,
-                   .max_length = static_cast<uint32_t>(
-                       std::min<uint64_t>(static_cast<uint64_t>(config.max_context), plan.kv_tokens)),
                    .verification_rule = options.rule,
                    .drafts_locally = options.local_drafter != "none",
                    .constraints = options.constraints.limits()};
@@ -152,10 +150,77 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const Mode
   return target;
 }
 
+// Sets what depends on the room for keys and values. `room`: without what the target itself says.
+absl::Status SettleKvTokens(const VerifierFlags& options, const ModelPlan& plan, KvRoom room,
+                            OpenedTarget* target) {
+  TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
+  const ModelConfig& config = target->model->config();
+  room.context = static_cast<uint64_t>(config.max_context);
+  room.share = plan.kv_share;
+  room.token_bytes = KvStore::BytesPerBlock(config, target->kv_type).value_or(UINT64_MAX) / kBlockTokens;
+  KvTokens chosen;
+  if (device.is_cuda) {
+    const double part = plan.kv_share * static_cast<double>(kUsualKvTokens);
+    chosen = {.tokens = std::max(static_cast<uint64_t>(part), kFewestKvTokens),
+              .most = kUsualKvTokens,
+              .because = "the usual number on a GPU"};
+  } else {
+    chosen = ChooseKvTokens(room);
+  }
+  if (plan.kv_tokens > 0) {
+    const bool fits = !chosen.most.has_value() || plan.kv_tokens <= *chosen.most;
+    if (plan.kv_bounded && !fits) {
+      return absl::ResourceExhaustedError(absl::StrCat("kv_tokens: ", plan.kv_tokens, ", expected ",
+                                                       kFewestKvTokens, " to ", *chosen.most,
+                                                       ", for which there is memory"));
+    }
+    if (!device.is_cuda && !fits) {
+      LogWarning("keys and values may need more than half of the memory that is free beside weights",
+                 {{"model", plan.spec.name},
+                  {"kv_tokens", absl::StrCat(plan.kv_tokens)},
+                  {"half", absl::StrCat(*chosen.most)}});
+    }
+    chosen.tokens = plan.kv_tokens;
+    chosen.because = plan.kv_bounded ? "asked for" : "--kv-tokens";
+  }
+  target->kv_tokens = chosen.tokens;
+  target->kv_bytes = CheckedMultiply(chosen.tokens, room.token_bytes).value_or(UINT64_MAX);
+  target->served.max_length = static_cast<uint32_t>(std::min(room.context, chosen.tokens));
+  LogInfo("keys and values", {{"model", plan.spec.name},
+                              {"type", std::string(KvTypeName(target->kv_type))},
+                              {"tokens", absl::StrCat(chosen.tokens)},
+                              {"mib_when_full", absl::StrCat(target->kv_bytes >> 20)},
+                              {"because", chosen.because}});
+  if (chosen.tokens < room.context) {
+    LogWarning("requests may not be as long as the model's context: there is room for fewer keys and values",
+               {{"model", plan.spec.name},
+                {"context_length", absl::StrCat(room.context)},
+                {"kv_tokens", absl::StrCat(chosen.tokens)}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<OpenedTarget>> OpenTargets(const VerifierFlags& options,
+                                                      absl::Span<const ModelPlan> plans,
+                                                      uint64_t promised_bytes) {
+  std::vector<OpenedTarget> targets;
+  KvRoom room = {.free = FindFreeMemory(), .promised_bytes = promised_bytes};
+  for (const ModelPlan& plan : plans) {
+    TANDEM_ASSIGN_OR_RETURN(targets.emplace_back(), OpenTarget(options, plan));
+    room.weight_bytes += targets.back().model->weight_bytes();
+  }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(SettleKvTokens(options, plans[i], room, &targets[i]));
+  }
+  return targets;
+}
+
 absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const OpenedTarget& target,
-                                         const std::shared_ptr<EngineTurns>& turns,
+                                         const std::shared_ptr<EngineTurns>& turns, const Clock* clock,
                                          const std::function<bool()>& stopped) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = clock->Now();
   LoadProgress progress(target.served.name, target.model->weight_bytes());
   progress.StopWhen(stopped);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, OpenEngine(options, target, &progress));
@@ -172,18 +237,21 @@ absl::StatusOr<TargetEngine> StartEngine(const VerifierFlags& options, const Ope
   }
   auto pool = std::make_unique<BlockPool>(
       BlockPool::Options{.num_blocks = engine->num_blocks(), .prefix_cache = options.prefix_cache});
-  TANDEM_ASSIGN_OR_RETURN(RoundTimeModel round_time, MeasureRoundTimes(engine.get(), pool.get(), stopped));
-  LogInfo("target ready", {{"model", target.served.name},
-                           {"seconds", absl::StrFormat("%.2f", absl::ToDoubleSeconds(absl::Now() - start))},
-                           {"step_ms_1_row", absl::StrFormat("%.3f", 1e3 * round_time.Seconds(1))},
-                           {"step_ms_16_rows", absl::StrFormat("%.3f", 1e3 * round_time.Seconds(16))}});
-  return TargetEngine{std::move(engine), std::move(pool), std::move(round_time)};
+  auto warm_up =
+      std::make_unique<WarmUp>(engine.get(), pool.get(), clock, WarmUp::Options{.model = target.served.name});
+  // An engine that cannot compute says so before anybody relies on it.
+  TANDEM_RETURN_IF_ERROR(warm_up->Pass(/*alone=*/true));
+  LogInfo("target ready",
+          {{"model", target.served.name},
+           {"seconds", absl::StrFormat("%.2f", absl::ToDoubleSeconds(clock->Now() - start))}});
+  return TargetEngine{std::move(engine), std::move(pool), std::move(warm_up)};
 }
 
 absl::Status FollowRankZero(const VerifierFlags& options, const ModelPlan& plan,
                             const std::function<bool()>& stopped) {
   TANDEM_ASSIGN_OR_RETURN(const DeviceSpec device, ParseDeviceSpec(options.device));
-  TANDEM_ASSIGN_OR_RETURN(const OpenedTarget target, OpenTarget(options, plan));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<OpenedTarget> targets, OpenTargets(options, {&plan, 1}));
+  const OpenedTarget& target = targets.front();
   LoadProgress progress(target.served.name, target.model->weight_bytes());
   progress.StopWhen(stopped);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<CudaEngine> engine,

@@ -23,6 +23,10 @@ constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 // How often to look whether an adapter that is to go is still in use.
 constexpr absl::Duration kAdapterLook = absl::Milliseconds(100);
 
+// Beside sessions, a pass of the warm-up is followed by this many times its length without one.
+constexpr int64_t kWarmUpRest = 9;
+constexpr absl::Duration kLeastWarmUpRest = absl::Milliseconds(10);
+
 template <class... Handlers>
 struct Overloaded : Handlers... {
   using Handlers::operator()...;
@@ -40,12 +44,13 @@ size_t NumNodes(const DraftResponse& response) {
 EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
                        std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
                        VerifierMetrics* metrics, DrafterLinks::Options drafters,
-                       const DrafterNames::Options& names)
+                       const DrafterNames::Options& names, std::unique_ptr<WarmUp> warm_up)
     : engine_(std::move(engine)),
       pool_(std::move(pool)),
       metrics_(metrics),
       clock_(clock),
       scheduler_(options, engine_.get(), pool_.get(), std::move(round_time), clock, this),
+      warm_up_(std::move(warm_up)),
       pools_({}, RandomFraction) {
   links_ = std::make_unique<DrafterLinks>(
       DrafterLinks::Callbacks{.on_up = [this](LinkId link) { inbox_.Push(LinkUpEvent{link}); },
@@ -88,6 +93,10 @@ EngineLoop::EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine
                               .on_gone = [this](PoolId gone) { inbox_.Push(PoolGoneEvent{gone}); }},
       clock);
   PublishLoad();
+  if (warm_up_ == nullptr) {
+    absl::MutexLock lock(&load_mutex_);
+    measured_round_time_ = scheduler_.round_time();
+  }
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -208,6 +217,47 @@ void EngineLoop::DropAdapter(AdapterHandle adapter) {
   inbox_.Push(DropEvent{std::move(adapter)});
 }
 
+absl::Time EngineLoop::NextWarmUp() const {
+  if (warm_up_ == nullptr) return absl::InfiniteFuture();
+  return idle() ? absl::InfinitePast() : warm_up_due_;
+}
+
+void EngineLoop::ContinueWarmUp() {
+  if (warm_up_ == nullptr) return;
+  const absl::Time start = clock_->Now();
+  if (start < NextWarmUp()) return;
+  const uint32_t known = warm_up_->num_measured();
+  const absl::Status passed = warm_up_->Pass(idle());
+  const absl::Time end = clock_->Now();
+  warm_up_due_ = end + std::max(kWarmUpRest * (end - start), kLeastWarmUpRest);
+  if (!passed.ok()) {
+    LogWarning("the warm-up ended early: steps in service correct its times",
+               {{"error", std::string(passed.message())}});
+  }
+  // A model that knows no more would only lose what steps have corrected.
+  if (warm_up_->num_measured() > known || warm_up_->done()) scheduler_.SetRoundTime(warm_up_->RoundTime());
+  if (!warm_up_->done()) return;
+  warm_up_.reset();
+  absl::MutexLock lock(&load_mutex_);
+  measured_round_time_ = scheduler_.round_time();
+}
+
+std::optional<RoundTimeModel> EngineLoop::measured_round_time() const {
+  absl::MutexLock lock(&load_mutex_);
+  return measured_round_time_;
+}
+
+bool EngineLoop::AwaitWarmUp(absl::Duration timeout) const {
+  absl::MutexLock lock(&load_mutex_);
+  return load_mutex_.AwaitWithTimeout(
+      absl::Condition(
+          +[](const EngineLoop* loop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop->load_mutex_) {
+            return loop->measured_round_time_.has_value();
+          },
+          this),
+      timeout);
+}
+
 void EngineLoop::ChangeAdapters() {
   for (const AdapterEvent& added : std::exchange(new_adapters_, {})) {
     added.done(engine_->AddAdapter(*added.adapter));
@@ -272,7 +322,7 @@ void EngineLoop::Run() {
     events.clear();
   };
   for (;;) {
-    absl::Time wake = std::min(scheduler_.NextWake(), pools_.NextPlan());
+    absl::Time wake = std::min({scheduler_.NextWake(), pools_.NextPlan(), NextWarmUp()});
     // Who lets go of one last does not say so.
     if (!dropped_adapters_.empty()) wake = std::min(wake, clock_->Now() + kAdapterLook);
     if (wake > clock_->Now()) Deliver();
@@ -281,6 +331,8 @@ void EngineLoop::Run() {
     handle_all();
     MoveSessions();
     ChangeAdapters();
+    // Its blocks are for those who ask for some.
+    if (warm_up_ != nullptr && !idle()) warm_up_->Release();
     if (scheduler_.Forward()) {
       Deliver();
       inbox_.Drain(&events);
@@ -294,6 +346,7 @@ void EngineLoop::Run() {
     } else {
       Deliver();
     }
+    ContinueWarmUp();
     PublishLoad();
     busy_time_.End();
   }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <variant>
@@ -30,6 +31,7 @@
 #include "verifier/rpc/session_trace.h"
 #include "verifier/scheduler/drafter_pools.h"
 #include "verifier/scheduler/scheduler.h"
+#include "verifier/scheduler/warm_up.h"
 
 namespace tandem {
 
@@ -72,8 +74,9 @@ using OnSwapped = std::function<void(const absl::StatusOr<DrafterSwapResult>&)>;
 // The thread that owns the engine. All events of sessions are posted to it. Between forward passes it passes
 // them to the scheduler, and delivers the scheduler's output to streams, drafters and metrics. Messages that
 // drafters wait for are delivered at once. The rest, on which no step depends, is delivered after the next
-// forward pass has been started, or when none is due. The destructor cancels running sessions and stops the
-// thread. Public methods are thread-safe.
+// forward pass has been started, or when none is due. It also makes the passes of a warm-up: all the time
+// while there is no session, and otherwise in a tenth of it. The destructor cancels running sessions and
+// stops the thread. Public methods are thread-safe.
 class EngineLoop final : private SchedulerListener {
  public:
   struct Load {
@@ -83,11 +86,12 @@ class EngineLoop final : private SchedulerListener {
     std::string window_policy;  // Of requests that name none.
   };
 
-  // `metrics` and `clock` outlive the loop. `drafters`: options of the links to drafters.
+  // `metrics` and `clock` outlive the loop. `drafters`: options of the links to drafters. `round_time`: until
+  // `warm_up`, of the same engine and pool, knows better; null: it is known already.
   EngineLoop(const Scheduler::Options& options, std::unique_ptr<Engine> engine,
              std::unique_ptr<BlockPool> pool, RoundTimeModel round_time, const Clock* clock,
              VerifierMetrics* metrics, DrafterLinks::Options drafters = {},
-             const DrafterNames::Options& names = {});
+             const DrafterNames::Options& names = {}, std::unique_ptr<WarmUp> warm_up = nullptr);
   ~EngineLoop() override;
 
   // Finds the link or pool of an endpoint; connects if there is no connection.
@@ -116,6 +120,10 @@ class EngineLoop final : private SchedulerListener {
   // How long the engine thread has been in its current step.
   absl::Duration busy_time() const { return busy_time_.At(clock_->Now()); }
   Load load() const;
+  // The round times that the warm-up measured; nullopt before its end.
+  std::optional<RoundTimeModel> measured_round_time() const;
+  // Blocks until there are such; false if the time has passed before.
+  bool AwaitWarmUp(absl::Duration timeout) const;
 
  private:
   struct BeginEvent {
@@ -221,6 +229,10 @@ class EngineLoop final : private SchedulerListener {
   bool Swap(SessionId session, absl::string_view from, const DrafterBinding& to,
             const std::shared_ptr<SwapCount>& count);
   void MoveSessions();
+  // When the warm-up's next pass is due.
+  absl::Time NextWarmUp() const;
+  void ContinueWarmUp();
+  bool idle() const { return scheduler_.num_running() == 0 && scheduler_.num_waiting() == 0; }
   // Between steps: adds new adapters, and drops unused ones.
   void ChangeAdapters();
   // Logs one line by which the request can be found. Never logs the prompt or the output.
@@ -249,6 +261,8 @@ class EngineLoop final : private SchedulerListener {
   const Clock* const clock_;
   BusyTime busy_time_;
   Scheduler scheduler_;
+  std::unique_ptr<WarmUp> warm_up_;                // Engine thread only; null once it is done.
+  absl::Time warm_up_due_ = absl::InfinitePast();  // Beside sessions.
   Mailbox<Event> inbox_;
   std::unique_ptr<DrafterLinks> links_;
   std::unique_ptr<DrafterNames> names_;
@@ -265,6 +279,7 @@ class EngineLoop final : private SchedulerListener {
 
   mutable absl::Mutex load_mutex_;
   Load load_ ABSL_GUARDED_BY(load_mutex_);
+  std::optional<RoundTimeModel> measured_round_time_ ABSL_GUARDED_BY(load_mutex_);
   uint64_t begun_ ABSL_GUARDED_BY(load_mutex_) = 0;  // Sessions handed to the loop,
   uint64_t ended_ ABSL_GUARDED_BY(load_mutex_) = 0;  // and those that have had their terminal status.
   std::thread thread_;

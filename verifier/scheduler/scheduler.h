@@ -196,6 +196,8 @@ class Scheduler {
   uint32_t num_running() const { return static_cast<uint32_t>(running_.size()); }
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
   const RoundTimeModel& round_time() const { return round_time_; }
+  // Between steps. What steps have corrected before is forgotten.
+  void SetRoundTime(RoundTimeModel round_time) { round_time_ = std::move(round_time); }
   const std::string& window_policy() const { return window_policy_; }
   // Bytes of features that are computed and requested by drafters, but not sent.
   uint64_t WaitingFeatureBytes();

@@ -1,8 +1,11 @@
 #include "common/engine/cpu/aligned_buffer.h"
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
-#include "common/engine/cpu/thread_team.h"
 
 namespace tandem {
 namespace {
@@ -62,14 +64,15 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(uint64_t num_elements, uin
   return buffer;
 }
 
-void AlignedBuffer::TouchFirst(ThreadTeam* team) {
-  const auto num_pages = static_cast<uint32_t>((num_bytes_ + kHugePage - 1) / kHugePage);
-  team->Run([&](int thread) {
-    const Share pages = ShareOf(num_pages, thread, team->num_threads());
-    const size_t begin = std::min<size_t>(num_bytes_, pages.begin * kHugePage);
-    const size_t end = std::min<size_t>(num_bytes_, pages.end * kHugePage);
-    std::memset(data<char>() + begin, 0, end - begin);
-  });
+void AlignedBuffer::SpreadOverNodes() {
+  if (data_.get_deleter().num_mapped == 0) return;
+  // More nodes than Linux can be built for. Of these, the kernel names those that the process may use.
+  constexpr unsigned long kMaxNodes = 1024;
+  constexpr unsigned long kWordBits = 8 * sizeof(unsigned long);
+  std::array<unsigned long, kMaxNodes / kWordBits> nodes{};
+  if (syscall(SYS_get_mempolicy, nullptr, nodes.data(), kMaxNodes, nullptr, MPOL_F_MEMS_ALLOWED) != 0) return;
+  // The kernel counts one bit less than it is told.
+  (void)syscall(SYS_mbind, data_.get(), num_bytes_, MPOL_INTERLEAVE, nodes.data(), kMaxNodes + 1, 0);
 }
 
 void AlignedBuffer::Free::operator()(void* data) const {

@@ -8,8 +8,6 @@
 
 namespace tandem {
 
-class ThreadTeam;
-
 // Zeroed memory that starts on a cache line, or on a huge page if it is large: weights and the KV cache
 // are read from end to end, and with ordinary pages this would cost address translations. Pages of a large
 // buffer are allocated at the first touch, on the NUMA node of the touching thread.
@@ -22,8 +20,10 @@ class AlignedBuffer {
   static absl::StatusOr<AlignedBuffer> Allocate(uint64_t num_elements, uint64_t element_bytes,
                                                 const char* what);
 
-  // Makes each thread of the team touch its part of a buffer that was not written yet.
-  void TouchFirst(ThreadTeam* team);
+  // Asks the system to place the pages of a large buffer on all NUMA nodes in turn, as they are touched: for
+  // what all threads read, and one of them writes. Call it before the buffer is written. A hint: where the
+  // system refuses, pages go to the node of the thread that touches them first.
+  void SpreadOverNodes();
 
   template <typename T>
   T* data() {

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<CpuAttention>> CpuAttention::Create(const ModelCo
                                                                    const KernelTable& kernels,
                                                                    ThreadTeam* team, const Options& options) {
   std::unique_ptr<CpuAttention> attention(new CpuAttention(config, kernels, team));
-  TANDEM_ASSIGN_OR_RETURN(attention->kv_, KvStore::Create(config, options.kv_type, options.num_blocks, team));
+  TANDEM_ASSIGN_OR_RETURN(attention->kv_, KvStore::Create(config, options.kv_type, options.num_blocks));
   attention->query_stride_ =
       options.query_stride > 0 ? options.query_stride : static_cast<size_t>(config.head_dim);
   attention->output_stride_ =
@@ -103,7 +103,7 @@ absl::Status CpuAttention::AllocateScratch(const Options& options) {
   };
   for (int thread = 0; thread < team_->num_threads(); ++thread) {
     ThreadScratch scratch;
-    if (options.kv_type != KvType::kAuto && options.kv_type != KvType::kF32) {
+    if (ResolvedKvType(options.kv_type) != KvType::kF32) {
       constexpr uint64_t kPositions = uint64_t{kAttentionBlocks} * kBlockTokens;
       TANDEM_ASSIGN_OR_RETURN(scratch.wide_keys, allocate(kPositions * head_dim));
       TANDEM_ASSIGN_OR_RETURN(scratch.wide_values, allocate(kPositions * value_stride));
@@ -122,6 +122,10 @@ absl::Status CpuAttention::AllocateScratch(const Options& options) {
 void CpuAttention::Plan(absl::Span<const ActiveRow> rows, const RowBuffer& query_key_value,
                         const RowBuffer& output) {
   OrderRows(rows);
+  uint32_t longest = 0;
+  for (const ActiveRow& active : rows) longest = std::max(longest, active.row->context.length());
+  rotary_.ExtendTo(longest);
+  local_rotary_.ExtendTo(longest);
   for (WindowRows& of_window : windows_) {
     of_window.rows.clear();
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -44,7 +44,7 @@ class CpuAttention {
     size_t output_stride = 0;
   };
 
-  // `team` computes later and touches the memory now, which places it. It must outlive this.
+  // `team` computes later. It must outlive this.
   // ResourceExhausted without memory, InvalidArgument for more blocks than can be numbered.
   static absl::StatusOr<std::unique_ptr<CpuAttention>> Create(const ModelConfig& config,
                                                               const KernelTable& kernels, ThreadTeam* team,

@@ -26,8 +26,8 @@ struct CpuEngineOptions {
   InstructionSet instruction_set = InstructionSet::kAuto;
   // Affects outputs like a part of the model: they are only reproducible with the same type.
   WeightType weight_type = WeightType::kAsInFile;
-  // The same.
-  KvType kv_type = KvType::kAuto;
+  // The same. What a file says exactly, unless told otherwise: references are computed with it.
+  KvType kv_type = KvType::kF32;
   // Gets the progress of CreateCpuEngine, tensor by tensor; the caller calls Finish. Not owned, may be null.
   LoadProgress* progress = nullptr;
 };

@@ -67,7 +67,7 @@ TEST_P(FamilyTest, GivesTheReferenceLogitsWithBf16Weights) {
 TEST_P(FamilyTest, RowsDependOnTheirOwnContextAlone) {
   struct Case {
     WeightType weights = WeightType::kAsInFile;
-    KvType kv = KvType::kAuto;
+    KvType kv = KvType::kF32;
   };
   const auto model = MakeFamilyModel(GetParam(), TensorView::DType::kBF16);
   ASSERT_NE(model, nullptr);

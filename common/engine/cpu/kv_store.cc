@@ -22,9 +22,9 @@ constexpr uint64_t kLineBytes = 64;
 
 KvFormat KvFormatOf(KvType type) {
   switch (type) {
-    case KvType::kAuto:
     case KvType::kF32:
       break;
+    case KvType::kAuto:
     case KvType::kBf16:
       return KvFormat::kBf16;
     case KvType::kInt8:
@@ -118,8 +118,7 @@ std::optional<uint64_t> KvStore::BytesPerBlock(const ModelConfig& config, KvType
   return CheckedMultiply(*per_layer, static_cast<uint64_t>(config.num_layers));
 }
 
-absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, KvType type, uint32_t num_blocks,
-                                        ThreadTeam* team) {
+absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, KvType type, uint32_t num_blocks) {
   const std::optional<uint64_t> block_bytes = BytesPerBlock(config, type);
   if (num_blocks == 0 || num_blocks > std::numeric_limits<SlotId>::max() / kBlockTokens ||
       !block_bytes.has_value() || !CheckedMultiply(*block_bytes, uint64_t{num_blocks}).has_value()) {
@@ -142,8 +141,8 @@ absl::StatusOr<KvStore> KvStore::Create(const ModelConfig& config, KvType type, 
                           AlignedBuffer::Allocate(store.keys_per_layer_ * store.num_layers_, 1, "keys"));
   TANDEM_ASSIGN_OR_RETURN(store.values_,
                           AlignedBuffer::Allocate(store.values_per_layer_ * store.num_layers_, 1, "values"));
-  store.keys_.TouchFirst(team);
-  store.values_.TouchFirst(team);
+  store.keys_.SpreadOverNodes();
+  store.values_.SpreadOverNodes();
   return store;
 }
 

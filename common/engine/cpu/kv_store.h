@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/aligned_buffer.h"
 #include "common/engine/cpu/attention_args.h"
-#include "common/engine/cpu/thread_team.h"
 #include "common/engine/engine.h"
 #include "common/engine/kv_type.h"
 #include "common/model/config/model_config.h"
@@ -21,9 +20,8 @@ namespace tandem {
 class KvStore {
  public:
   KvStore() = default;
-  // The threads of `team` each touch a part of the memory first, which spreads it over their NUMA nodes.
-  static absl::StatusOr<KvStore> Create(const ModelConfig& config, KvType type, uint32_t num_blocks,
-                                        ThreadTeam* team);
+  // Takes address space only: a page costs memory from the first token that is written to it.
+  static absl::StatusOr<KvStore> Create(const ModelConfig& config, KvType type, uint32_t num_blocks);
 
   // Bytes of all layers together; nullopt if the number does not fit in 64 bits.
   static std::optional<uint64_t> BytesPerBlock(const ModelConfig& config, KvType type);

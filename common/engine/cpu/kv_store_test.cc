@@ -1,7 +1,10 @@
 #include "common/engine/cpu/kv_store.h"
 
+#include <unistd.h>
+
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <vector>
 
@@ -75,12 +78,11 @@ class KvStoreOfType : public testing::TestWithParam<KvType> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, KvStoreOfType, testing::Values(KvType::kAuto, KvType::kBf16, KvType::kInt8),
+INSTANTIATE_TEST_SUITE_P(All, KvStoreOfType, testing::Values(KvType::kF32, KvType::kBf16, KvType::kInt8),
                          [](const auto& param_info) { return std::string(KvTypeName(param_info.param)); });
 
 TEST_P(KvStoreOfType, EverySlotIsItsOwn) {
-  const auto team = ThreadTeam::Create(2).value();
-  auto store = KvStore::Create(Config(), GetParam(), kNumBlocks, team.get());
+  auto store = KvStore::Create(Config(), GetParam(), kNumBlocks);
   ASSERT_TRUE(store.ok()) << store.status();
   const auto first = [](uint32_t layer, SlotId slot) {
     return static_cast<float>((layer * 64 + slot) * 100);
@@ -99,8 +101,7 @@ TEST_P(KvStoreOfType, EverySlotIsItsOwn) {
 }
 
 TEST_P(KvStoreOfType, CopiesATokenInEveryLayer) {
-  const auto team = ThreadTeam::Create(2).value();
-  auto store = KvStore::Create(Config(), GetParam(), kNumBlocks, team.get());
+  auto store = KvStore::Create(Config(), GetParam(), kNumBlocks);
   ASSERT_TRUE(store.ok()) << store.status();
   for (uint32_t layer = 0; layer < 2; ++layer) {
     store->Write(layer, 63, Numbers(100.0f * layer).data(), Numbers(100.0f * layer + 50).data());
@@ -116,12 +117,11 @@ TEST_P(KvStoreOfType, CopiesATokenInEveryLayer) {
 }
 
 TEST(KvStore, WhatIsNotFiniteStaysSo) {
-  const auto team = ThreadTeam::Create(1).value();
   std::vector<float> numbers = Numbers(1);
   numbers[1] = std::numeric_limits<float>::infinity();
   numbers[8] = std::numeric_limits<float>::quiet_NaN();
   for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kInt8}) {
-    auto store = KvStore::Create(Config(), type, kNumBlocks, team.get());
+    auto store = KvStore::Create(Config(), type, kNumBlocks);
     ASSERT_TRUE(store.ok()) << store.status();
     store->Write(0, 3, numbers.data(), numbers.data());
     for (const bool values : {false, true}) {
@@ -138,9 +138,8 @@ TEST(KvStore, ValuesHaveASizeOfTheirOwn) {
   ModelConfig config = Config();
   config.num_kv_heads = 1;
   config.block.latent = {.kv_rank = 4, .turned_dim = 2};
-  EXPECT_EQ(KvStore::BytesPerBlock(config, KvType::kAuto), uint64_t{2} * kBlockTokens * (6 + 16) * 4);
-  const auto team = ThreadTeam::Create(1).value();
-  auto store = KvStore::Create(config, KvType::kAuto, kNumBlocks, team.get());
+  EXPECT_EQ(KvStore::BytesPerBlock(config, KvType::kF32), uint64_t{2} * kBlockTokens * (6 + 16) * 4);
+  auto store = KvStore::Create(config, KvType::kF32, kNumBlocks);
   ASSERT_TRUE(store.ok()) << store.status();
   const std::vector<float> numbers = Numbers(1);
   store->Write(1, 18, numbers.data(), numbers.data());
@@ -155,20 +154,48 @@ TEST(KvStore, ValuesHaveASizeOfTheirOwn) {
   EXPECT_EQ(value[4], 0.0f);
 }
 
+uint64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t all = 0, resident = 0;
+  statm >> all >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Room for a million tokens takes what the tokens take that are written, in whole huge pages.
+TEST(KvStore, RoomIsAddressSpaceUntilItIsUsed) {
+  constexpr uint32_t kManyBlocks = 1 << 16;
+  constexpr uint64_t kMib = 1 << 20;
+  ASSERT_GT(*KvStore::BytesPerBlock(Config(), KvType::kBf16) * kManyBlocks, 256 * kMib);
+  const uint64_t before = ResidentBytes();
+  auto store = KvStore::Create(Config(), KvType::kBf16, kManyBlocks);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_LT(ResidentBytes(), before + 8 * kMib);
+  const std::vector<float> numbers = Numbers(1);
+  const SlotId last = kManyBlocks * kBlockTokens - 1;
+  for (uint32_t layer = 0; layer < 2; ++layer) store->Write(layer, last, numbers.data(), numbers.data());
+  EXPECT_EQ(Read(*store, 1, last, true), numbers);
+  EXPECT_EQ(Read(*store, 1, 7, true), std::vector<float>(numbers.size(), 0.0f));
+  EXPECT_LT(ResidentBytes(), before + 24 * kMib);
+}
+
+TEST(KvStore, AutoIsBf16) {
+  EXPECT_EQ(ResolvedKvType(KvType::kAuto), KvType::kBf16);
+  EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kAuto), KvStore::BytesPerBlock(Config(), KvType::kBf16));
+}
+
 TEST(KvStore, RefusesSizesOutOfRange) {
-  const auto team = ThreadTeam::Create(1).value();
-  EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kAuto), uint64_t{2} * 3 * kBlockTokens * (6 + 16) * 4);
+  EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kF32), uint64_t{2} * 3 * kBlockTokens * (6 + 16) * 4);
   EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kBf16), uint64_t{2} * 3 * kBlockTokens * (6 + 16) * 2);
   // A line of scales each, and whole lines.
   EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kInt8), uint64_t{2} * 3 * (64 + 128 + 64 + 256));
   const auto create = [&](const ModelConfig& config, uint32_t num_blocks) {
-    return KvStore::Create(config, KvType::kAuto, num_blocks, team.get()).status().code();
+    return KvStore::Create(config, KvType::kF32, num_blocks).status().code();
   };
   EXPECT_EQ(create(Config(), 0), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(create(Config(), UINT32_MAX / kBlockTokens + 1), absl::StatusCode::kInvalidArgument);
   ModelConfig huge = Config();
   huge.num_layers = huge.num_kv_heads = huge.head_dim = INT32_MAX;
-  EXPECT_EQ(KvStore::BytesPerBlock(huge, KvType::kAuto), std::nullopt);
+  EXPECT_EQ(KvStore::BytesPerBlock(huge, KvType::kF32), std::nullopt);
   EXPECT_EQ(create(huge, 1), absl::StatusCode::kInvalidArgument);
 }
 

@@ -80,7 +80,7 @@ TEST_P(LoraTest, GivesTheReferenceLogitsAndGreedyTokens) {
 TEST_P(LoraTest, RowsDependOnTheirOwnContextAndAdapterAlone) {
   struct Case {
     WeightType weights = WeightType::kAsInFile;
-    KvType kv = KvType::kAuto;
+    KvType kv = KvType::kF32;
   };
   const auto model = MakeAdaptedModel(golden_, TensorView::DType::kBF16);
   ASSERT_NE(model, nullptr);

@@ -75,33 +75,43 @@ std::vector<double> Frequencies(double theta, const RopeScaling& scaling, int32_
 }  // namespace
 
 absl::StatusOr<RotaryTable> RotaryTable::Build(const ModelConfig& config, uint32_t num_positions) {
-  return Fill(config, config.rope_theta, config.rope_scaling, num_positions);
+  return Reserve(config, config.rope_theta, config.rope_scaling, num_positions);
 }
 
 absl::StatusOr<RotaryTable> RotaryTable::BuildLocal(const ModelConfig& config, uint32_t num_positions) {
-  return Fill(config, config.block.local_rope_theta.value_or(config.rope_theta), {}, num_positions);
+  return Reserve(config, config.block.local_rope_theta.value_or(config.rope_theta), {}, num_positions);
 }
 
-absl::StatusOr<RotaryTable> RotaryTable::Fill(const ModelConfig& config, double theta,
-                                              const RopeScaling& scaling, uint32_t num_positions) {
+absl::StatusOr<RotaryTable> RotaryTable::Reserve(const ModelConfig& config, double theta,
+                                                 const RopeScaling& scaling, uint32_t num_positions) {
   RotaryTable table;
   table.num_positions_ = num_positions;
   table.half_ = static_cast<uint32_t>(config.rotary_dim()) / 2;
   table.adjacent_ = config.block.rotary_pairs_adjacent;
   TANDEM_ASSIGN_OR_RETURN(table.data_, AlignedBuffer::Allocate(uint64_t{num_positions} * 2 * table.half_,
                                                                sizeof(float), "rotations"));
-  const std::vector<double> frequencies = Frequencies(theta, scaling, config.rotary_dim());
-  const double size = scaling.attention_factor;
-  float* next = table.data_.data<float>();
-  for (uint32_t position = 0; position < num_positions; ++position) {
-    for (double frequency : frequencies) *next++ = static_cast<float>(size * std::cos(position * frequency));
-    for (double frequency : frequencies) *next++ = static_cast<float>(size * std::sin(position * frequency));
-  }
+  table.frequencies_ = Frequencies(theta, scaling, config.rotary_dim());
+  table.size_ = scaling.attention_factor;
   return table;
 }
 
+void RotaryTable::ExtendTo(uint32_t num_positions) {
+  if (num_positions <= num_computed_) return;
+  // Some more, so that few steps of a request have to.
+  constexpr uint32_t kAtOnce = 64;
+  const uint32_t end = std::min(num_positions_, (num_positions - 1) / kAtOnce * kAtOnce + kAtOnce);
+  float* next = data_.data<float>() + size_t{num_computed_} * 2 * half_;
+  for (uint32_t position = num_computed_; position < end; ++position) {
+    for (double frequency : frequencies_)
+      *next++ = static_cast<float>(size_ * std::cos(position * frequency));
+    for (double frequency : frequencies_)
+      *next++ = static_cast<float>(size_ * std::sin(position * frequency));
+  }
+  num_computed_ = std::max(num_computed_, end);
+}
+
 absl::Span<const float> RotaryTable::values() const {
-  return {data_.data<float>(), size_t{num_positions_} * 2 * half_};
+  return {data_.data<float>(), size_t{num_computed_} * 2 * half_};
 }
 
 void RotaryTable::Rotate(uint32_t position, float* head) const {

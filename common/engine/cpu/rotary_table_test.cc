@@ -27,6 +27,7 @@ double Angle(const RotaryTable& table, int32_t head_dim, uint32_t position, int3
 TEST(RotaryTable, TurnsPairsHalfAHeadApart) {
   auto table = RotaryTable::Build(Config(6), 10);
   ASSERT_TRUE(table.ok()) << table.status();
+  table->ExtendTo(10);
   for (uint32_t position = 0; position < 10; ++position) {
     for (int32_t i = 0; i < 3; ++i) {
       const double expected = position * std::pow(10000.0, -2.0 * i / 6);
@@ -38,12 +39,30 @@ TEST(RotaryTable, TurnsPairsHalfAHeadApart) {
   EXPECT_EQ(head, (std::vector<float>{1, 2, 3, 4, 5, 6}));
 }
 
+// In any steps, the values are those of one step.
+TEST(RotaryTable, IsComputedAsPositionsOccur) {
+  auto whole = RotaryTable::Build(Config(6), 1000);
+  auto parts = RotaryTable::Build(Config(6), 1000);
+  ASSERT_TRUE(whole.ok() && parts.ok());
+  EXPECT_TRUE(parts->values().empty());
+  whole->ExtendTo(1000);
+  for (const uint32_t end : {0, 1, 64, 65, 63, 900, 1000, 10}) {
+    parts->ExtendTo(end);
+    ASSERT_GE(parts->values().size(), end * 6u);
+    ASSERT_LT(parts->values().size(), (1000 + 1) * 6u);
+  }
+  EXPECT_EQ(parts->values(), whole->values());
+  EXPECT_EQ(whole->values().size(), 1000u * 6);
+}
+
 TEST(RotaryTable, LinearScalingSlowsEveryFrequency) {
   ModelConfig config = Config(4);
   config.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4};
   auto plain = RotaryTable::Build(Config(4), 9);
   auto scaled = RotaryTable::Build(config, 9);
   ASSERT_TRUE(plain.ok() && scaled.ok());
+  plain->ExtendTo(9);
+  scaled->ExtendTo(9);
   for (int32_t i = 0; i < 2; ++i) EXPECT_NEAR(Angle(*scaled, 4, 8, i), Angle(*plain, 4, 2, i), 1e-6);
 }
 
@@ -56,6 +75,7 @@ TEST(RotaryTable, Llama3ScalingKeepsHighSlowsLowAndBlendsBetween) {
                          .original_context = 1024};
   auto table = RotaryTable::Build(config, 2);
   ASSERT_TRUE(table.ok()) << table.status();
+  table->ExtendTo(2);
   int num_kept = 0;
   int num_blended = 0;
   int num_slowed = 0;

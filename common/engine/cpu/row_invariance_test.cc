@@ -16,7 +16,7 @@ struct TestModel {
   const char* name;
   RandomModelOptions (*options)();
   WeightType weight_type = WeightType::kAsInFile;
-  KvType kv_type = KvType::kAuto;
+  KvType kv_type = KvType::kF32;
 };
 
 // In failures.

@@ -209,10 +209,12 @@ absl::Status CudaEngine::UploadRotations() {
     return ops_->Synchronize();
   }
   if (block.positions != PositionKind::kRotary) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const RotaryTable table, RotaryTable::Build(config_, max_context_));
+  TANDEM_ASSIGN_OR_RETURN(RotaryTable table, RotaryTable::Build(config_, max_context_));
+  table.ExtendTo(max_context_);
   TANDEM_RETURN_IF_ERROR(UploadRotation(table, &rotations_));
   if (!block.local_rope_theta.has_value()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const RotaryTable local, RotaryTable::BuildLocal(config_, max_context_));
+  TANDEM_ASSIGN_OR_RETURN(RotaryTable local, RotaryTable::BuildLocal(config_, max_context_));
+  local.ExtendTo(max_context_);
   return UploadRotation(local, &local_rotations_);
 }
 

@@ -186,7 +186,8 @@ TEST_F(KernelsTest, PreparesQueriesKeysAndValues) {
   const std::vector<uint32_t> words = PlainWords(4, 4, blocks, nullptr);
   ModelConfig config;
   config.head_dim = kDim;
-  const RotaryTable table = *RotaryTable::Build(config, 8);
+  RotaryTable table = *RotaryTable::Build(config, 8);
+  table.ExtendTo(8);
   std::vector<float> rotations(8 * kDim);
   for (uint32_t p = 0; p < 8; ++p) {
     std::fill_n(&rotations[p * kDim], kDim / 2, 1.0f);

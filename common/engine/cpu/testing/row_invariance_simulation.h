@@ -165,7 +165,7 @@ inline bool HasBitsOfPairs(InstructionSet instruction_set) {
 class References {
  public:
   // All rows are computed with `adapter`, which lives on; null: none.
-  References(std::shared_ptr<const Model> model, WeightType weight_type, KvType kv_type = KvType::kAuto,
+  References(std::shared_ptr<const Model> model, WeightType weight_type, KvType kv_type = KvType::kF32,
              const LoraAdapter* adapter = nullptr)
       : model_(std::move(model)), weight_type_(weight_type), kv_type_(kv_type), adapter_(adapter) {}
 
