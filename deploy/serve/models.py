@@ -69,11 +69,16 @@ def read_list() -> dict[str, Model]:
     return models
 
 
-def find(name: str, models: dict[str, Model]) -> Model:
-    if name in models:
-        return models[name]
+def unknown(name: str, models: dict[str, Model]) -> str:
+    """That the list lacks a name, and what it has, the likeliest first."""
     by_likeness = sorted(models, key=lambda known: -difflib.SequenceMatcher(None, name.lower(), known).ratio())
-    raise ModelError(f"there is no model {name!r} in the list; it has {', '.join(by_likeness)}")
+    return f"there is no model {name!r} in the list; it has {', '.join(by_likeness)}"
+
+
+def find(name: str, models: dict[str, Model]) -> Model:
+    if name not in models:
+        raise ModelError(unknown(name, models))
+    return models[name]
 
 
 def default_folder() -> pathlib.Path:
