@@ -1,16 +1,37 @@
-// `tandem`: the command line client of a router.
+// `tandem`: the command line client of a router. `tandem serve` becomes the program tandem-serve, which
+// starts one.
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "common/config/flags.h"
 #include "router/cli/commands.h"
 
+namespace {
+
+// Returns only if there is no such program, with the exit code.
+int BecomeServe(char** argv) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string beside = (self.parent_path() / "tandem-serve").string();
+  execv(beside.c_str(), argv + 1);
+  std::cerr << "tandem: cannot start " << beside << ": " << std::strerror(errno) << "\n";
+  return tandem::kExitFailure;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "serve") == 0) return BecomeServe(argv);
   // Before any thread exists, so that all of them leave Ctrl-C to the one below.
   sigset_t interrupt;
   sigemptyset(&interrupt);

@@ -16,6 +16,7 @@ namespace tandem::cli {
 namespace {
 
 constexpr char kExamples[] = R"(Examples:
+  tandem serve smollm2-135m
   tandem generate "def fibonacci(n):" --max-tokens 64
   tandem generate --chat "Why is the sky blue?" --temperature 0 --stats
   cat prompt.txt | tandem generate - --json
@@ -26,9 +27,9 @@ constexpr char kExamples[] = R"(Examples:
   tandem explain "def fibonacci(n):"
   tandem calibrate --prompts prompts.jsonl --output routing.state
 
-A router must be running; see `tandem-router --help` to start one. Its address comes from --endpoint or
-TANDEM_ENDPOINT, the tenant's token from --token or TANDEM_TOKEN. Exit codes: 0 done, 1 the request failed, 2 the
-command line is wrong.)";
+`tandem serve` starts a model on this machine; `tandem serve --help` says how. All other commands need a router that
+runs. Its address comes from --endpoint or TANDEM_ENDPOINT, the tenant's token from --token or TANDEM_TOKEN. Exit
+codes: 0 done, 1 the request failed, 2 the command line is wrong.)";
 
 constexpr char kGenerateExamples[] = R"(Examples:
   tandem generate "Once upon a time" --temperature 0.8 --seed 7
