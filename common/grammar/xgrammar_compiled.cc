@@ -34,6 +34,8 @@ constexpr size_t kMostMessageBytes = 400;
 // Steps to take a token, to make a mask or to find what is forced, before others would notice
 // (xgrammar_bounds.inc).
 constexpr int64_t kMostSteps = 200'000;
+// Steps to compile the masks of all rules, of which there are many more for a large vocabulary.
+constexpr int64_t kMostCompileSteps = 20'000'000'000;
 // What a state may remember of its output, and how much of it is not worth looking through.
 constexpr size_t kMostHistoryBytes = size_t{32} << 20;
 constexpr size_t kLeastSettledBytes = size_t{1} << 18;
@@ -236,6 +238,26 @@ absl::StatusOr<bool> AllowsAnything(const xgrammar::CompiledGrammar& grammar, in
   return std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
 }
 
+absl::StatusOr<std::string> CompileMasks(const xgrammar::Grammar& grammar, const xgrammar::TokenizerInfo& info,
+                                         int32_t vocab_size) {
+  xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
+  std::optional<xgrammar::CompiledGrammar> compiled;
+  const std::optional<int64_t> steps = xgrammar::GrammarMatcher::CompileWithinSteps(
+      kMostCompileSteps, [&] { compiled = compiler.CompileGrammar(grammar); });
+  if (!steps.has_value()) {
+    return Invalid(absl::StrCat("too large: the masks of its rules take more than ", kMostCompileSteps, " steps"));
+  }
+  fprintf(stderr, "steps %lld\n", (long long)*steps);
+  TANDEM_ASSIGN_OR_RETURN(const bool allows_anything, AllowsAnything(*compiled, vocab_size));
+  if (!allows_anything) return Invalid("no text of the model's tokens satisfies it");
+  std::string encoded = compiled->SerializeJSON();
+  if (encoded.size() > kMostCompiledBytes) {
+    return Invalid(
+        absl::StrCat("compiled it has ", encoded.size(), " bytes, expected at most ", kMostCompiledBytes));
+  }
+  return encoded;
+}
+
 }  // namespace
 
 std::unique_ptr<ConstraintState> CompiledConstraint::Begin(
@@ -279,16 +301,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
       TANDEM_ASSIGN_OR_RETURN(const std::string marked, WithMarkBytes(grammar.SerializeJSON()));
       TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(marked));
     }
-    xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
-    const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
-    TANDEM_ASSIGN_OR_RETURN(const bool allows_anything, AllowsAnything(compiled, vocabulary.size()));
-    if (!allows_anything) return Invalid("no text of the model's tokens satisfies it");
-    std::string encoded = compiled.SerializeJSON();
-    if (encoded.size() > kMostCompiledBytes) {
-      return Invalid(
-          absl::StrCat("compiled it has ", encoded.size(), " bytes, expected at most ", kMostCompiledBytes));
-    }
-    return encoded;
+    return CompileMasks(grammar, info, vocabulary.size());
   } catch (const std::bad_alloc&) {
     return absl::InvalidArgumentError("its compilation takes too much memory");
   } catch (const std::exception& error) {
