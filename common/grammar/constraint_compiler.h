@@ -58,7 +58,7 @@ class ConstraintCompiler {
   };
   static constexpr int kMostSlowdown = 10;
   // CPU time after which a constraint is slow.
-  static constexpr absl::Duration kQuickTime = absl::Milliseconds(200);
+  static constexpr absl::Duration kQuickTime = absl::Milliseconds(500);
   using Compiled = std::shared_ptr<const CompiledConstraint>;
   using Done = absl::AnyInvocable<void(absl::StatusOr<Compiled>) &&>;
 
