@@ -1,6 +1,8 @@
 #include "common/grammar/schema/json_rules.h"
 
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,7 +16,13 @@ namespace {
 using Sequence = RuleSet::Sequence;
 using Type = JsonValue::Type;
 
-constexpr size_t kMostIndentation = 40;
+// Blanks in front of a token, in groups: each place within a group or behind the groups has masks of its own.
+constexpr size_t kGroup = 4;
+constexpr size_t kMostGroups = 9;
+// Strings of so many characters at most have a rule for each number of characters that are left. Then masks
+// are compiled; where a count is kept instead, each is made anew for the output, of all tokens of the
+// vocabulary.
+constexpr size_t kMostChained = 64;
 
 // Characters that a string of JSON may hold as they are.
 const CodeRanges& PlainCharacters() {
@@ -40,15 +48,20 @@ Sequence operator+(Sequence left, const Sequence& right) {
 size_t JsonRules::Space() {
   if (space_.has_value()) return *space_;
   space_ = rules_.AddRule();
-  const size_t indent = rules_.AddRule();
+  const size_t blank = rules_.AddRule();
+  const size_t group = rules_.AddRule();
   const size_t line_end = rules_.AddRule();
   // The budget for these few alternatives is there, or what comes next finds that it is not.
-  rules_.Add(indent, {RuleSet::Character({{'\t', '\t'}, {' ', ' '}})}).IgnoreError();
+  const RuleSet::Term character = RuleSet::Character({{'\t', '\t'}, {' ', ' '}});
+  rules_.Add(blank, {character}).IgnoreError();
+  rules_.Add(group, Sequence(kGroup, character)).IgnoreError();
   rules_.Add(line_end, {RuleSet::Text("\n")}).IgnoreError();
   rules_.Add(line_end, {RuleSet::Text("\r\n")}).IgnoreError();
   rules_.Add(*space_, {}).IgnoreError();
   rules_.Add(*space_, {RuleSet::Text(" ")}).IgnoreError();
-  rules_.Add(*space_, {RuleSet::Repeated(line_end, 1, 2), RuleSet::Repeated(indent, 0, kMostIndentation)})
+  rules_
+      .Add(*space_, {RuleSet::Repeated(line_end, 1, 2), RuleSet::Repeated(group, 0, kMostGroups),
+                     RuleSet::Repeated(blank, 0, kGroup)})
       .IgnoreError();
   return *space_;
 }
@@ -269,10 +282,41 @@ absl::StatusOr<size_t> JsonRules::NumbersOf(const Language& numbers) {
   return TextRules(numbers, /*is_string=*/false);
 }
 
+// What follows behind the opening quote, or behind some of the characters.
+absl::StatusOr<size_t> JsonRules::RestOfString(const CharacterRun& run) {
+  size_t rest = 0;
+  // From the end, so that shorter ones are there.
+  for (size_t left = 0; left <= run.most; ++left) {
+    const size_t least = run.least > run.most - left ? run.least - (run.most - left) : 0;
+    const auto [known, added] = rests_.emplace(std::tuple(run.characters, least, left), 0);
+    const size_t shorter = std::exchange(rest, added ? rules_.AddRule() : known->second);
+    known->second = rest;
+    if (!added) continue;
+    if (least == 0) TANDEM_RETURN_IF_ERROR(rules_.Add(rest, {RuleSet::Text("\"")}));
+    if (left == 0) continue;
+    if (run.characters != AllCodePoints()) {
+      TANDEM_RETURN_IF_ERROR(AddSpelled(rest, run.characters, {RuleSet::Rule(shorter)}));
+      continue;
+    }
+    if (!escape_.has_value()) {
+      TANDEM_ASSIGN_OR_RETURN(escape_, AddEscapes());
+    }
+    TANDEM_RETURN_IF_ERROR(rules_.Add(rest, {RuleSet::Character(PlainCharacters()), RuleSet::Rule(shorter)}));
+    TANDEM_RETURN_IF_ERROR(
+        rules_.Add(rest, {RuleSet::Text("\\"), RuleSet::Rule(*escape_), RuleSet::Rule(shorter)}));
+  }
+  return rest;
+}
+
 absl::StatusOr<size_t> JsonRules::StringsOf(const CharacterRun& run) {
   const bool any = run.characters == AllCodePoints();
   if (any && run.least == 0 && run.most == kNoLimit) return AnyString();
   const size_t string = rules_.AddRule();
+  if (run.most <= kMostChained) {
+    TANDEM_ASSIGN_OR_RETURN(const size_t rest, RestOfString(run));
+    TANDEM_RETURN_IF_ERROR(rules_.Add(string, {RuleSet::Text("\""), RuleSet::Rule(rest)}));
+    return string;
+  }
   size_t character = 0;
   if (any) {
     TANDEM_ASSIGN_OR_RETURN(character, AnyCharacter());

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -51,6 +53,7 @@ class JsonRules {
   size_t Space();
   absl::StatusOr<size_t> AnyCharacter();
   absl::StatusOr<size_t> AddEscapes();
+  absl::StatusOr<size_t> RestOfString(const CharacterRun& run);
   absl::StatusOr<size_t> TextRules(const Language& texts, bool is_string);
   absl::Status AddSpelled(size_t rule, const CodeRanges& characters, const Sequence& rest);
 
@@ -60,6 +63,9 @@ class JsonRules {
   std::optional<size_t> any_value_;
   std::optional<size_t> any_string_;
   std::optional<size_t> any_character_;
+  std::optional<size_t> escape_;  // Of strings with a rule for each number of characters.
+  // By what may come, how many must, and how many may.
+  std::map<std::tuple<CodeRanges, size_t, size_t>, size_t> rests_;
   std::optional<size_t> numbers_[2];
 };
 
