@@ -2,7 +2,6 @@
 
 #include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,10 +18,12 @@ using Type = JsonValue::Type;
 // Blanks in front of a token, in groups: each place within a group or behind the groups has masks of its own.
 constexpr size_t kGroup = 4;
 constexpr size_t kMostGroups = 9;
-// Strings of so many characters at most have a rule for each number of characters that are left. Then masks
-// are compiled; where a count is kept instead, each is made anew for the output, of all tokens of the
-// vocabulary.
+// Strings of so many characters at most have a rule for each number of characters that are left, whose masks
+// are compiled. Longer ones are made of blocks. A token that goes on behind its block has to be looked at when
+// a mask is made, which most would have to where characters are counted one by one.
 constexpr size_t kMostChained = 64;
+constexpr size_t kBlock = 32;
+constexpr size_t kMostBlocks = 4096;
 
 // Characters that a string of JSON may hold as they are.
 const CodeRanges& PlainCharacters() {
@@ -173,21 +174,13 @@ absl::StatusOr<size_t> JsonRules::AnyString() {
   const size_t string = rules_.AddRule();
   const size_t rest = rules_.AddRule();
   any_string_ = string;
+  any_rest_ = rest;
   TANDEM_RETURN_IF_ERROR(rules_.Add(string, {RuleSet::Text("\""), RuleSet::Rule(rest)}));
   const RuleSet::Term plain = RuleSet::Characters(PlainCharacters());
   TANDEM_RETURN_IF_ERROR(rules_.Add(rest, {plain, RuleSet::Text("\"")}));
   TANDEM_RETURN_IF_ERROR(
       rules_.Add(rest, {plain, RuleSet::Text("\\"), RuleSet::Rule(escape), RuleSet::Rule(rest)}));
   return string;
-}
-
-absl::StatusOr<size_t> JsonRules::AnyCharacter() {
-  if (any_character_.has_value()) return *any_character_;
-  TANDEM_ASSIGN_OR_RETURN(const size_t escape, AddEscapes());
-  any_character_ = rules_.AddRule();
-  TANDEM_RETURN_IF_ERROR(rules_.Add(*any_character_, {RuleSet::Character(PlainCharacters())}));
-  TANDEM_RETURN_IF_ERROR(rules_.Add(*any_character_, {RuleSet::Text("\\"), RuleSet::Rule(escape)}));
-  return *any_character_;
 }
 
 absl::StatusOr<size_t> JsonRules::AnyNumber(bool whole) {
@@ -282,51 +275,86 @@ absl::StatusOr<size_t> JsonRules::NumbersOf(const Language& numbers) {
   return TextRules(numbers, /*is_string=*/false);
 }
 
-// What follows behind the opening quote, or behind some of the characters.
-absl::StatusOr<size_t> JsonRules::RestOfString(const CharacterRun& run) {
-  size_t rest = 0;
-  // From the end, so that shorter ones are there.
-  for (size_t left = 0; left <= run.most; ++left) {
-    const size_t least = run.least > run.most - left ? run.least - (run.most - left) : 0;
-    const auto [known, added] = rests_.emplace(std::tuple(run.characters, least, left), 0);
-    const size_t shorter = std::exchange(rest, added ? rules_.AddRule() : known->second);
-    known->second = rest;
-    if (!added) continue;
-    if (least == 0) TANDEM_RETURN_IF_ERROR(rules_.Add(rest, {RuleSet::Text("\"")}));
-    if (left == 0) continue;
-    if (run.characters != AllCodePoints()) {
-      TANDEM_RETURN_IF_ERROR(AddSpelled(rest, run.characters, {RuleSet::Rule(shorter)}));
-      continue;
+absl::Status JsonRules::AddCharacter(size_t rule, const CodeRanges& characters, const Sequence& rest) {
+  if (characters != AllCodePoints()) return AddSpelled(rule, characters, rest);
+  if (!escape_.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(escape_, AddEscapes());
+  }
+  TANDEM_RETURN_IF_ERROR(rules_.Add(rule, Sequence{RuleSet::Character(PlainCharacters())} + rest));
+  return rules_.Add(rule, Sequence{RuleSet::Text("\\"), RuleSet::Rule(*escape_)} + rest);
+}
+
+// At most so many characters, and the closing quote.
+absl::StatusOr<size_t> JsonRules::RestOfString(const CodeRanges& characters, size_t most) {
+  if (most == kNoLimit && characters == AllCodePoints()) {
+    TANDEM_RETURN_IF_ERROR(AnyString().status());
+    return *any_rest_;
+  }
+  const auto [known, added] = rests_.emplace(std::pair(characters, most), 0);
+  if (!added) return known->second;
+  const size_t rest = known->second = rules_.AddRule();
+  if (most <= kMostChained || most == kNoLimit) {
+    TANDEM_RETURN_IF_ERROR(rules_.Add(rest, {RuleSet::Text("\"")}));
+    if (most == 0) return rest;
+    size_t shorter = rest;
+    if (most != kNoLimit) {
+      TANDEM_ASSIGN_OR_RETURN(shorter, RestOfString(characters, most - 1));
     }
-    if (!escape_.has_value()) {
-      TANDEM_ASSIGN_OR_RETURN(escape_, AddEscapes());
-    }
-    TANDEM_RETURN_IF_ERROR(rules_.Add(rest, {RuleSet::Character(PlainCharacters()), RuleSet::Rule(shorter)}));
-    TANDEM_RETURN_IF_ERROR(
-        rules_.Add(rest, {RuleSet::Text("\\"), RuleSet::Rule(*escape_), RuleSet::Rule(shorter)}));
+    TANDEM_RETURN_IF_ERROR(AddCharacter(rest, characters, {RuleSet::Rule(shorter)}));
+    return rest;
+  }
+  // Whole blocks, and less than one behind them: each text can be taken apart in one way.
+  const size_t num_blocks = most / kBlock;
+  if (num_blocks > kMostBlocks) return absl::ResourceExhaustedError("too large: expected at most 131,072");
+  TANDEM_ASSIGN_OR_RETURN(const size_t block, Block(characters, kBlock));
+  TANDEM_ASSIGN_OR_RETURN(const size_t part, RestOfString(characters, kBlock - 1));
+  TANDEM_ASSIGN_OR_RETURN(const size_t last, RestOfString(characters, most % kBlock));
+  size_t at = rest;
+  for (size_t i = 0; i < num_blocks; ++i) {
+    const size_t next = i + 1 == num_blocks ? last : rules_.AddRule();
+    TANDEM_RETURN_IF_ERROR(rules_.Add(at, {RuleSet::Rule(part)}));
+    TANDEM_RETURN_IF_ERROR(rules_.Add(at, {RuleSet::Rule(block), RuleSet::Rule(next)}));
+    at = next;
   }
   return rest;
+}
+
+// So many characters.
+absl::StatusOr<size_t> JsonRules::Block(const CodeRanges& characters, size_t count) {
+  const auto [known, added] = blocks_.emplace(std::pair(characters, count), 0);
+  if (!added) return known->second;
+  const size_t block = known->second = rules_.AddRule();
+  Sequence rest;
+  if (count > 1) {
+    TANDEM_ASSIGN_OR_RETURN(const size_t shorter, Block(characters, count - 1));
+    rest = {RuleSet::Rule(shorter)};
+  }
+  TANDEM_RETURN_IF_ERROR(AddCharacter(block, characters, rest));
+  return block;
 }
 
 absl::StatusOr<size_t> JsonRules::StringsOf(const CharacterRun& run) {
   const bool any = run.characters == AllCodePoints();
   if (any && run.least == 0 && run.most == kNoLimit) return AnyString();
-  const size_t string = rules_.AddRule();
-  if (run.most <= kMostChained) {
-    TANDEM_ASSIGN_OR_RETURN(const size_t rest, RestOfString(run));
-    TANDEM_RETURN_IF_ERROR(rules_.Add(string, {RuleSet::Text("\""), RuleSet::Rule(rest)}));
-    return string;
+  if (run.least > kMostBlocks * kBlock)
+    return absl::ResourceExhaustedError("too large: expected at most 131,072");
+  TANDEM_ASSIGN_OR_RETURN(
+      size_t rest,
+      RestOfString(run.characters, run.most == kNoLimit ? kNoLimit : run.most - run.least));
+  Sequence string = {RuleSet::Text("\"")};
+  if (run.least >= kBlock) {
+    TANDEM_ASSIGN_OR_RETURN(const size_t block, Block(run.characters, kBlock));
+    string.push_back(RuleSet::Repeated(block, run.least / kBlock, run.least / kBlock));
   }
-  size_t character = 0;
-  if (any) {
-    TANDEM_ASSIGN_OR_RETURN(character, AnyCharacter());
-  } else {
-    character = rules_.AddRule();
-    TANDEM_RETURN_IF_ERROR(AddSpelled(character, run.characters, {}));
+  for (size_t i = 0; i < run.least % kBlock; ++i) {
+    const size_t longer = rules_.AddRule();
+    TANDEM_RETURN_IF_ERROR(AddCharacter(longer, run.characters, {RuleSet::Rule(rest)}));
+    rest = longer;
   }
-  TANDEM_RETURN_IF_ERROR(rules_.Add(
-      string, {RuleSet::Text("\""), RuleSet::Repeated(character, run.least, run.most), RuleSet::Text("\"")}));
-  return string;
+  string.push_back(RuleSet::Rule(rest));
+  const size_t rule = rules_.AddRule();
+  TANDEM_RETURN_IF_ERROR(rules_.Add(rule, std::move(string)));
+  return rule;
 }
 
 }  // namespace tandem

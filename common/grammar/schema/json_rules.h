@@ -5,7 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -51,9 +51,10 @@ class JsonRules {
  private:
   Sequence Between(absl::string_view token, absl::string_view compact);
   size_t Space();
-  absl::StatusOr<size_t> AnyCharacter();
   absl::StatusOr<size_t> AddEscapes();
-  absl::StatusOr<size_t> RestOfString(const CharacterRun& run);
+  absl::Status AddCharacter(size_t rule, const CodeRanges& characters, const Sequence& rest);
+  absl::StatusOr<size_t> RestOfString(const CodeRanges& characters, size_t most);
+  absl::StatusOr<size_t> Block(const CodeRanges& characters, size_t count);
   absl::StatusOr<size_t> TextRules(const Language& texts, bool is_string);
   absl::Status AddSpelled(size_t rule, const CodeRanges& characters, const Sequence& rest);
 
@@ -62,10 +63,11 @@ class JsonRules {
   std::optional<size_t> space_;
   std::optional<size_t> any_value_;
   std::optional<size_t> any_string_;
-  std::optional<size_t> any_character_;
-  std::optional<size_t> escape_;  // Of strings with a rule for each number of characters.
-  // By what may come, how many must, and how many may.
-  std::map<std::tuple<CodeRanges, size_t, size_t>, size_t> rests_;
+  std::optional<size_t> any_rest_;  // Of any string, behind its opening quote.
+  std::optional<size_t> escape_;
+  // By what may come and how often.
+  std::map<std::pair<CodeRanges, size_t>, size_t> rests_;
+  std::map<std::pair<CodeRanges, size_t>, size_t> blocks_;
   std::optional<size_t> numbers_[2];
 };
 
