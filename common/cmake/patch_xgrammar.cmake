@@ -35,10 +35,11 @@ tandem_replace(${matcher}
   "  std::string _DebugPrintInternalState() const { return StateKey(); }\n#include \"tandem_state_key.inc\"\n")
 
 # What the matcher offers.
-tandem_replace(include/xgrammar/matcher.h "#include <cstdint>\n" "#include <cstdint>\n#include <functional>\n")
+tandem_replace(include/xgrammar/matcher.h "#include <cstdint>\n" "#include <cstdint>\n#include <functional>\n#include <optional>\n")
 tandem_replace(include/xgrammar/matcher.h
   "  XGRAMMAR_DEFINE_PIMPL_METHODS(GrammarMatcher);\n"
   "  bool WithinSteps(int64_t most_steps, const std::function<void()>& call);
+  static std::optional<int64_t> CompileWithinSteps(int64_t most_steps, const std::function<void()>& call);
   int64_t StepsTaken() const;
   std::size_t HistoryBytes() const;
   void Forget();
@@ -48,6 +49,9 @@ tandem_replace(${matcher}
   "std::string GrammarMatcher::FindJumpForwardString() {"
   "bool GrammarMatcher::WithinSteps(int64_t most_steps, const std::function<void()>& call) {
   return pimpl_->WithinSteps(most_steps, call);
+}
+std::optional<int64_t> GrammarMatcher::CompileWithinSteps(int64_t most_steps, const std::function<void()>& call) {
+  return Impl::CompileWithinSteps(most_steps, call);
 }
 int64_t GrammarMatcher::StepsTaken() const { return pimpl_->StepsTaken(); }
 std::size_t GrammarMatcher::HistoryBytes() const { return pimpl_->HistoryBytes(); }
@@ -87,3 +91,10 @@ tandem_replace(${matcher}
 tandem_replace(${matcher}
   "      const auto cur_token_idx = *token_it++;\n"
   "      const auto cur_token_idx = *token_it++;\n      Step(1);\n")
+
+# What the compiler does for one state of a rule, and for each token there.
+set(compiler cpp/grammar_compiler.cc)
+tandem_count(${compiler}
+  "AdaptiveTokenMask GrammarMatcherForTokenMaskCache::GetAdaptiveTokenMask(bool is_root_rule) {\n"
+  "64 + tokenizer_info_.GetVocabSize() / 256")
+tandem_count(${compiler} "      const auto& token = sorted_decoded_vocab[i].second;\n" "1")

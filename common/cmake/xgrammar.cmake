@@ -37,11 +37,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   endif()
 endif()
 string(TOLOWER "${tandem_compiler}-${CMAKE_SYSTEM_PROCESSOR}" tandem_compiler)
-set(tandem_xgrammar ${tandem_cache}/xgrammar-${tandem_xgrammar_version}-${tandem_compiler})
-file(MAKE_DIRECTORY ${tandem_xgrammar}/include)
-file(CONFIGURE OUTPUT ${tandem_xgrammar}/build/config.cmake CONTENT "set(XGRAMMAR_BUILD_PYTHON_BINDINGS OFF)\n")
-
-# What we add to it: a change of that builds it anew.
+# What we add to it. A change of that builds it anew, from the sources as they were published.
 set(tandem_patch ${CMAKE_SOURCE_DIR}/common/cmake/patch_xgrammar.cmake)
 set(tandem_state_key ${CMAKE_SOURCE_DIR}/common/grammar/xgrammar_state_key.inc)
 set(tandem_bounds ${CMAKE_SOURCE_DIR}/common/grammar/xgrammar_bounds.inc)
@@ -49,6 +45,11 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tandem_patch} $
 file(SHA256 ${tandem_patch} tandem_patch_digest)
 file(SHA256 ${tandem_state_key} tandem_state_key_digest)
 file(SHA256 ${tandem_bounds} tandem_bounds_digest)
+string(SHA256 tandem_additions ${tandem_patch_digest}${tandem_state_key_digest}${tandem_bounds_digest})
+string(SUBSTRING ${tandem_additions} 0 8 tandem_additions)
+set(tandem_xgrammar ${tandem_cache}/xgrammar-${tandem_xgrammar_version}-${tandem_compiler}-${tandem_additions})
+file(MAKE_DIRECTORY ${tandem_xgrammar}/include)
+file(CONFIGURE OUTPUT ${tandem_xgrammar}/build/config.cmake CONTENT "set(XGRAMMAR_BUILD_PYTHON_BINDINGS OFF)\n")
 
 include(ExternalProject)
 ExternalProject_Add(tandem_xgrammar_build
@@ -60,8 +61,7 @@ ExternalProject_Add(tandem_xgrammar_build
   URL_HASH SHA256=${tandem_xgrammar_digest}
   DOWNLOAD_EXTRACT_TIMESTAMP ON
   PATCH_COMMAND ${CMAKE_COMMAND} -DSOURCE=<SOURCE_DIR> -DSTATE_KEY=${tandem_state_key}
-    -DBOUNDS=${tandem_bounds} -DDIGESTS=${tandem_patch_digest}${tandem_state_key_digest}${tandem_bounds_digest}
-    -P ${tandem_patch}
+    -DBOUNDS=${tandem_bounds} -P ${tandem_patch}
   CMAKE_ARGS
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=${tandem_xgrammar} -DCMAKE_INSTALL_LIBDIR=lib
     -DCMAKE_CXX_COMPILER=${tandem_xgrammar_compiler} -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}

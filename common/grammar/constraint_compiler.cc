@@ -1,6 +1,8 @@
 #include "common/grammar/constraint_compiler.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -19,6 +21,7 @@ constexpr absl::Duration kGlance = absl::Milliseconds(20);
 // How long the process may take until it has sorted the vocabulary: seconds for the largest, on a busy
 // machine.
 constexpr absl::Duration kStartTime = absl::Seconds(60);
+constexpr int kNumLanes = 2;
 // Tenants whose turns are remembered.
 constexpr size_t kMostTurns = 1024;
 // That an entry takes besides what it holds.
@@ -33,12 +36,12 @@ ConstraintCompiler::ConstraintCompiler(Options options, std::shared_ptr<const Gr
       clock_(clock),
       listener_(listener),
       encoded_vocabulary_(EncodeVocabulary(*vocabulary_)) {
-  thread_ = std::thread([this] { Run(); });
+  for (int i = 0; i < kNumLanes; ++i) lanes_.emplace_back([this] { RunLane(); });
 }
 
 ConstraintCompiler::~ConstraintCompiler() {
   Stop();
-  thread_.join();
+  for (std::thread& lane : lanes_) lane.join();
 }
 
 void ConstraintCompiler::Stop() {
@@ -102,14 +105,21 @@ std::vector<ConstraintCompiler::Waiter> ConstraintCompiler::GiveWay(absl::string
   return std::exchange(job->waiters, {});
 }
 
-// The first in the queue of the tenant whose last turn is longest ago.
+bool ConstraintCompiler::HasWork() const {
+  return stopped_ || std::any_of(queue_.begin(), queue_.end(),
+                                 [this](const std::shared_ptr<Job>& job)
+                                     ABSL_NO_THREAD_SAFETY_ANALYSIS { return MayBegin(*job); });
+}
+
+// The first in the queue, of those that may begin, of the tenant whose last turn is longest ago.
 std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::NextJob() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &ConstraintCompiler::HasWork));
   if (stopped_) return nullptr;
   const auto turn = [this](const std::shared_ptr<Job>& job) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const auto found = turns_.find(job->tenant);
-    return found == turns_.end() ? 0 : found->second;
+    const uint64_t last = found == turns_.end() ? 0 : found->second;
+    return std::pair(!MayBegin(*job), last);
   };
   const auto next = std::min_element(queue_.begin(), queue_.end(),
                                      [&](const auto& a, const auto& b) { return turn(a) < turn(b); });
@@ -117,94 +127,137 @@ std::shared_ptr<ConstraintCompiler::Job> ConstraintCompiler::NextJob() {
   queue_.erase(next);
   if (turns_.size() >= kMostTurns) turns_.clear();
   turns_[job->tenant] = ++num_jobs_;
+  slow_runs_ |= job->slow;
   return job;
 }
 
-void ConstraintCompiler::Run() {
-  while (const std::shared_ptr<Job> job = NextJob()) {
+bool ConstraintCompiler::BecomeSlow(Job* job) {
+  absl::MutexLock lock(&mutex_);
+  if (job->slow) return true;
+  job->slow = true;
+  return !std::exchange(slow_runs_, true);
+}
+
+void ConstraintCompiler::RunLane() {
+  Process process;
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &ConstraintCompiler::IsWanted));
+  }
+  for (;;) {
+    // Before there is something to compile, so that this waits for no start. What is wrong is told then.
+    if (process == nullptr && !MayStop()) StartProcess(&process).IgnoreError();
+    const std::shared_ptr<Job> job = NextJob();
+    if (job == nullptr) break;
     const absl::Time start = clock_->Now();
-    const absl::StatusOr<Compiled> compiled = CompileJob(*job);
+    const absl::StatusOr<Compiled> compiled = CompileJob(job, &process);
+    if (absl::IsAborted(compiled.status())) continue;
     if (listener_ != nullptr) {
       listener_->OnCompiled(absl::ToDoubleSeconds(clock_->Now() - start), compiled.ok());
     }
-    std::vector<Waiter> waiters;
-    {
-      absl::MutexLock lock(&mutex_);
-      jobs_.erase(job->key);
-      waiters = std::exchange(job->waiters, {});
-    }
-    for (Waiter& waiter : waiters) std::move(waiter.done)(compiled);
+    Finish(job, compiled);
   }
-  process_.reset();
-  absl::flat_hash_map<std::string, std::shared_ptr<Job>> left;
+  FailAll();
+}
+
+void ConstraintCompiler::Finish(const std::shared_ptr<Job>& job, const absl::StatusOr<Compiled>& compiled) {
+  std::vector<Waiter> waiters;
   {
     absl::MutexLock lock(&mutex_);
-    left = std::exchange(jobs_, {});
-    queue_.clear();
+    if (job->slow) slow_runs_ = false;
+    jobs_.erase(job->key);
+    waiters = std::exchange(job->waiters, {});
   }
-  for (auto& [key, job] : left) {
-    for (Waiter& waiter : job->waiters) {
-      std::move(waiter.done)(absl::UnavailableError("the server is shutting down"));
+  for (Waiter& waiter : waiters) std::move(waiter.done)(compiled);
+}
+
+// Of those that wait when the compiler stops.
+void ConstraintCompiler::FailAll() {
+  std::vector<Waiter> waiters;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const std::shared_ptr<Job>& job : std::exchange(queue_, {})) {
+      jobs_.erase(job->key);
+      std::move(job->waiters.begin(), job->waiters.end(), std::back_inserter(waiters));
+      job->waiters.clear();
     }
+  }
+  for (Waiter& waiter : waiters) {
+    std::move(waiter.done)(absl::UnavailableError("the server is shutting down"));
   }
 }
 
-absl::StatusOr<ConstraintCompiler::Compiled> ConstraintCompiler::CompileJob(const Job& job) {
-  absl::StatusOr<std::string> answer = AskProcess(job);
+absl::StatusOr<ConstraintCompiler::Compiled> ConstraintCompiler::CompileJob(const std::shared_ptr<Job>& job,
+                                                                            Process* process) {
+  absl::StatusOr<std::string> answer = AskProcess(job, process);
+  if (absl::IsAborted(answer.status())) {
+    absl::MutexLock lock(&mutex_);
+    queue_.push_back(job);
+    return answer.status();
+  }
   absl::StatusOr<Compiled> compiled =
       answer.ok() ? LoadConstraint(*answer, vocabulary_) : absl::StatusOr<Compiled>(answer.status());
   // A failure that the constraint did not cause may not recur.
   if (compiled.ok()) {
-    Keep(job, compiled, (*compiled)->memory_bytes());
+    Keep(*job, compiled, (*compiled)->memory_bytes());
   } else if (absl::IsInvalidArgument(compiled.status())) {
-    Keep(job, compiled, compiled.status().message().size());
+    Keep(*job, compiled, compiled.status().message().size());
   }
   return compiled;
 }
 
-// What the process answers next, if that comes in time; DeadlineExceeded if not.
-absl::StatusOr<std::string> ConstraintCompiler::AwaitAnswer(absl::Duration max_cpu_time,
+// What the process answers next, if that comes in time; DeadlineExceeded if not; Aborted if the job must let
+// others go first.
+absl::StatusOr<std::string> ConstraintCompiler::AwaitAnswer(const Process& process, Job* job,
+                                                            absl::Duration max_cpu_time,
                                                             absl::Duration max_time) {
-  const absl::Duration cpu_end = process_->CpuTime() + max_cpu_time;
+  const absl::Duration cpu_begin = process->CpuTime();
   const absl::Time end = absl::Now() + max_time;
   for (;;) {
     if (MayStop()) return absl::CancelledError("the server is shutting down");
-    const absl::Duration left = std::min(end - absl::Now(), cpu_end - process_->CpuTime());
-    absl::StatusOr<std::string> answer = process_->Receive(std::clamp(left, absl::ZeroDuration(), kGlance));
+    const absl::Duration cpu_time = process->CpuTime() - cpu_begin;
+    const absl::Duration left = std::min(end - absl::Now(), max_cpu_time - cpu_time);
+    absl::StatusOr<std::string> answer = process->Receive(std::clamp(left, absl::ZeroDuration(), kGlance));
     Expire();
     if (!absl::IsDeadlineExceeded(answer.status()) || left <= absl::ZeroDuration()) return answer;
+    if (job != nullptr && cpu_time >= kQuickTime && !BecomeSlow(job)) {
+      return absl::AbortedError("another slow constraint is being compiled");
+    }
   }
 }
 
-absl::Status ConstraintCompiler::StartProcess() {
-  TANDEM_ASSIGN_OR_RETURN(process_, CompileProcess::Start({.program = options_.program,
+absl::Status ConstraintCompiler::StartProcess(Process* process) {
+  TANDEM_ASSIGN_OR_RETURN(*process, CompileProcess::Start({.program = options_.program,
                                                            .max_bytes = options_.max_bytes,
                                                            .vocabulary = encoded_vocabulary_}));
-  const absl::Status ready = AwaitAnswer(kStartTime, kStartTime).status();
+  const absl::Status ready = AwaitAnswer(*process, nullptr, kStartTime, kStartTime).status();
   if (ready.ok()) return absl::OkStatus();
-  process_.reset();
+  process->reset();
   return absl::UnavailableError(
       absl::StrCat("the compiler of constraints does not start: ", ready.message()));
 }
 
-absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const Job& job) {
-  if (process_ == nullptr) {
-    if (absl::Status started = StartProcess(); !started.ok()) {
+absl::StatusOr<std::string> ConstraintCompiler::AskProcess(const std::shared_ptr<Job>& job,
+                                                           Process* process) {
+  if (*process == nullptr) {
+    if (absl::Status started = StartProcess(process); !started.ok()) {
       if (!MayStop()) LogWarning("cannot compile constraints", {{"error", started.ToString()}});
       return started;
     }
   }
-  const absl::Status sent = process_->Send(job.source);
+  const absl::Status sent = (*process)->Send(job->source);
   absl::StatusOr<std::string> answer =
-      sent.ok() ? AwaitAnswer(options_.max_time, kMostSlowdown * options_.max_time) : sent;
+      sent.ok() ? AwaitAnswer(*process, job.get(), options_.max_time, kMostSlowdown * options_.max_time)
+                : sent;
   if (absl::IsCancelled(answer.status())) return absl::UnavailableError(answer.status().message());
+  if (absl::IsAborted(answer.status())) process->reset();
   if (absl::IsDeadlineExceeded(answer.status())) {
-    process_.reset();
+    process->reset();
     return absl::InvalidArgumentError(
         absl::StrCat("its compilation takes more than ", absl::FormatDuration(options_.max_time)));
   }
   if (absl::IsUnavailable(answer.status())) {
-    process_.reset();
+    process->reset();
     return absl::InvalidArgumentError("its compilation takes too much memory, or nests too deep");
   }
   return answer;

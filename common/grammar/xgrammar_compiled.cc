@@ -32,11 +32,19 @@ namespace {
 // Of a message of XGrammar, which may quote the source.
 constexpr size_t kMostMessageBytes = 400;
 // Steps to take a token, to make a mask or to find what is forced, before others would notice
-// (xgrammar_bounds.inc).
+// (xgrammar_bounds.inc). Within a long string of bounded length each token of the vocabulary may take some.
 constexpr int64_t kMostSteps = 200'000;
+constexpr int64_t kMostStepsEachToken = 40;
+// Steps to compile the masks of all rules: half a minute. A large vocabulary takes more of them for each
+// rule.
+constexpr int64_t kMostCompileSteps = 1'000'000'000;
 // What a state may remember of its output, and how much of it is not worth looking through.
 constexpr size_t kMostHistoryBytes = size_t{32} << 20;
 constexpr size_t kLeastSettledBytes = size_t{1} << 18;
+
+int64_t MostSteps(int32_t vocab_size) {
+  return std::max(kMostSteps, kMostStepsEachToken * vocab_size);
+}
 
 absl::Status Invalid(absl::string_view message) {
   return absl::InvalidArgumentError(message.substr(0, kMostMessageBytes));
@@ -131,6 +139,7 @@ class XGrammarConstraint final : public CompiledConstraint {
   const xgrammar::CompiledGrammar& grammar() const { return grammar_; }
   uint64_t masks_found() const override { return masks_.num_found(); }
   MaskCache& masks() const { return masks_; }
+  int64_t most_steps() const { return MostSteps(vocabulary_->size()); }
 
  private:
   const xgrammar::CompiledGrammar grammar_;
@@ -199,7 +208,7 @@ class XGrammarState final : public ConstraintState {
   // False, without a change, if that takes too long.
   bool Try(const std::function<void()>& call) {
     try {
-      return matcher_.WithinSteps(kMostSteps, call);
+      return matcher_.WithinSteps(constraint_->most_steps(), call);
     } catch (const std::exception&) {
       broken_ = true;
       return false;
@@ -228,12 +237,32 @@ class XGrammarState final : public ConstraintState {
 absl::StatusOr<bool> AllowsAnything(const xgrammar::CompiledGrammar& grammar, int32_t vocab_size) {
   std::vector<uint32_t> mask(static_cast<size_t>(xgrammar::GetBitmaskSize(vocab_size)));
   xgrammar::GrammarMatcher matcher(grammar);
-  const bool is_bounded = matcher.WithinSteps(kMostSteps, [&] {
+  const bool is_bounded = matcher.WithinSteps(MostSteps(vocab_size), [&] {
     matcher.Reset();
     matcher.FillNextTokenBitmask(Mask(absl::MakeSpan(mask)).tensor());
   });
   if (!is_bounded) return Invalid("too many branches would have to be followed at its beginning");
   return std::any_of(mask.begin(), mask.end(), [](uint32_t word) { return word != 0; });
+}
+
+absl::StatusOr<std::string> CompileMasks(const xgrammar::Grammar& grammar,
+                                         const xgrammar::TokenizerInfo& info, int32_t vocab_size) {
+  xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
+  std::optional<xgrammar::CompiledGrammar> compiled;
+  const std::optional<int64_t> steps = xgrammar::GrammarMatcher::CompileWithinSteps(
+      kMostCompileSteps, [&] { compiled = compiler.CompileGrammar(grammar); });
+  if (!steps.has_value()) {
+    return Invalid(
+        absl::StrCat("too large: the masks of its rules take more than ", kMostCompileSteps, " steps"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const bool allows_anything, AllowsAnything(*compiled, vocab_size));
+  if (!allows_anything) return Invalid("no text of the model's tokens satisfies it");
+  std::string encoded = compiled->SerializeJSON();
+  if (encoded.size() > kMostCompiledBytes) {
+    return Invalid(
+        absl::StrCat("compiled it has ", encoded.size(), " bytes, expected at most ", kMostCompiledBytes));
+  }
+  return encoded;
 }
 
 }  // namespace
@@ -279,16 +308,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
       TANDEM_ASSIGN_OR_RETURN(const std::string marked, WithMarkBytes(grammar.SerializeJSON()));
       TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(marked));
     }
-    xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
-    const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
-    TANDEM_ASSIGN_OR_RETURN(const bool allows_anything, AllowsAnything(compiled, vocabulary.size()));
-    if (!allows_anything) return Invalid("no text of the model's tokens satisfies it");
-    std::string encoded = compiled.SerializeJSON();
-    if (encoded.size() > kMostCompiledBytes) {
-      return Invalid(
-          absl::StrCat("compiled it has ", encoded.size(), " bytes, expected at most ", kMostCompiledBytes));
-    }
-    return encoded;
+    return CompileMasks(grammar, info, vocabulary.size());
   } catch (const std::bad_alloc&) {
     return absl::InvalidArgumentError("its compilation takes too much memory");
   } catch (const std::exception& error) {

@@ -1,7 +1,5 @@
 #include "common/tokenizer/chat_template.h"
 
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/jinja/jinja_from_json.h"
 #include "common/tokenizer/jinja/jinja_interpreter.h"
 #include "common/tokenizer/jinja/python_text.h"
 #include "common/tokenizer/json_view.h"
@@ -30,31 +29,6 @@ std::string Seen(std::string text, const ChatTemplateOptions& options) {
   return options.on_text == nullptr ? std::move(text) : options.on_text(std::move(text));
 }
 
-// JsonView bounds the depth.
-absl::StatusOr<JinjaValue> FromJson(const nlohmann::ordered_json& json, const ChatTemplateOptions& options) {
-  if (json.is_boolean()) return JinjaValue::Bool(json.get<bool>());
-  if (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
-    return absl::InvalidArgumentError(absl::StrCat(json.get<uint64_t>(), ": expected a number below 2^63"));
-  if (json.is_number_integer()) return JinjaValue::Int(json.get<int64_t>());
-  if (json.is_number()) return JinjaValue::Float(json.get<double>());
-  if (json.is_string()) return JinjaValue::String(Seen(json.get<std::string>(), options));
-  if (json.is_array()) {
-    JinjaValue::Items items;
-    for (const nlohmann::ordered_json& entry : json) {
-      TANDEM_ASSIGN_OR_RETURN(JinjaValue item, FromJson(entry, options));
-      items.push_back(std::move(item));
-    }
-    return JinjaValue::List(std::move(items));
-  }
-  if (!json.is_object()) return JinjaValue();
-  JinjaValue::Members members;
-  for (const auto& [name, entry] : json.items()) {
-    TANDEM_ASSIGN_OR_RETURN(JinjaValue member, FromJson(entry, options));
-    members.emplace_back(JinjaValue::String(Seen(name, options)), std::move(member));
-  }
-  return JinjaValue::Dict(std::move(members));
-}
-
 // Adds a member unless the text is empty.
 void AddText(const char* name, const std::string& text, const ChatTemplateOptions& options,
              JinjaValue::Members& members) {
@@ -64,9 +38,9 @@ void AddText(const char* name, const std::string& text, const ChatTemplateOption
 // Parses a JSON text. `what` names it in errors.
 absl::StatusOr<JinjaValue> ParsedJson(const std::string& text, const std::string& what,
                                       const ChatTemplateOptions& options) {
-  // JsonView checks bounds and makes the errors; ordered_json keeps the order of members.
+  // JsonView checks bounds and makes the errors.
   TANDEM_RETURN_IF_ERROR(JsonView::Parse(text, what).status());
-  return FromJson(nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false), options);
+  return JinjaFromJson(text, options.on_text);
 }
 
 absl::StatusOr<JinjaValue> FunctionValue(JinjaValue::Members function, JinjaValue::Members wrapped) {
@@ -217,15 +191,15 @@ absl::Status AddJsonVariables(const ChatTemplateOptions& options, JinjaScope* va
   if (options.json_variables.empty()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const JsonView view, JsonView::Parse(options.json_variables, "template_variables"));
   if (!view.value().is_object()) return view.Invalid("expected an object");
-  const auto json =
-      nlohmann::ordered_json::parse(options.json_variables, nullptr, /*allow_exceptions=*/false);
-  for (const auto& [name, value] : json.items()) {
+  TANDEM_ASSIGN_OR_RETURN(const JinjaValue values, JinjaFromJson(options.json_variables, options.on_text));
+  for (const auto& [key, value] : values.AsDict()->members) {
+    const std::string& name = *key.AsString();
     for (const absl::string_view own : {"messages", "tools"}) {
       if (name == own) return view.Invalid(absl::StrCat(name, " is reserved for the conversation"));
     }
-    if (name == "add_generation_prompt" && (!value.is_boolean() || options.continue_final_message))
+    if (name == "add_generation_prompt" && (value.As<bool>() == nullptr || options.continue_final_message))
       return view.Invalid("add_generation_prompt: expected true or false, and no message that is continued");
-    TANDEM_ASSIGN_OR_RETURN((*variables)[name], FromJson(value, options));
+    (*variables)[name] = value;
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -19,27 +20,13 @@
 #include "router/http/openai_constraint.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_messages.h"
+#include "router/http/raw_json.h"
 #include "router/serving/request.h"
 
 namespace tandem::router {
 namespace {
 
 constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
-
-// The member at a place of the body, its objects' members in the order in which they stand there.
-class OrderedBody {
- public:
-  explicit OrderedBody(absl::string_view body)
-      : whole_(OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false)) {}
-
-  std::string TextAt(const std::string& pointer) const {
-    const OrderedJson::json_pointer place(pointer);
-    return whole_.contains(place) ? whole_.at(place).dump() : "";
-  }
-
- private:
-  const OrderedJson whole_;
-};
 
 // Members of blocks that have no effect here.
 constexpr const char* kOfBlocks[] = {"cache_control", "citations"};
@@ -49,11 +36,11 @@ constexpr const char* kOfBlocks[] = {"cache_control", "citations"};
 class ConversationReader {
  public:
   // `outer`: the fields of the body.
-  ConversationReader(const OrderedBody& body, const JsonFields& outer, FieldNames& names,
-                     v1::ChatPrompt& chat)
-      : body_(body), outer_(outer), names_(names), chat_(chat) {}
+  ConversationReader(const JsonFields& outer, FieldNames& names, v1::ChatPrompt& chat)
+      : outer_(outer), names_(names), chat_(chat) {}
 
-  absl::Status Read(const Json& messages) {
+  // `text`: how the messages are written.
+  absl::Status Read(const Json& messages, absl::string_view text) {
     if (!messages.is_array() || messages.empty()) {
       return WithReason(absl::InvalidArgumentError("messages: expected a list of messages, at least one"),
                         messages.is_array() ? kInvalidValue : kInvalidType);
@@ -62,7 +49,9 @@ class ConversationReader {
       return absl::InvalidArgumentError(
           absl::StrCat("messages: ", messages.size(), " of them, expected at most ", kMaxChatMessages));
     }
-    for (size_t i = 0; i < messages.size(); ++i) TANDEM_RETURN_IF_ERROR(ReadMessage(messages[i], i));
+    const std::vector<absl::string_view> texts = RawElements(text);
+    for (size_t i = 0; i < messages.size(); ++i)
+      TANDEM_RETURN_IF_ERROR(ReadMessage(messages[i], texts[i], i));
     // A text of the assistant at the end is the beginning of the answer.
     const v1::ChatMessage& last = *chat_.messages().rbegin();
     const bool has_text =
@@ -73,7 +62,7 @@ class ConversationReader {
   }
 
  private:
-  absl::Status ReadMessage(const Json& json, size_t index) {
+  absl::Status ReadMessage(const Json& json, absl::string_view text, size_t index) {
     place_ = absl::StrCat("messages[", index, "]");
     JsonFields message(json, outer_, place_ + ".");
     const std::string role = message.Text("role").value_or("");
@@ -95,9 +84,10 @@ class ConversationReader {
     }
     // Where its text goes; a message of calls or of nothing has none.
     v1::ChatMessage* open = role == "assistant" ? &Add(role, place_) : nullptr;
+    const std::vector<absl::string_view> texts = RawElements(RawMember(text, "content"));
     for (size_t i = 0; i < content->size(); ++i) {
       JsonFields block((*content)[i], message, absl::StrCat(place_, ".content[", i, "]."));
-      ReadBlock(block, role, absl::StrCat("/messages/", index, "/content/", i), open);
+      ReadBlock(block, role, texts[i], open);
       for (const char* name : kOfBlocks) block.Ignore(name);
       TANDEM_RETURN_IF_ERROR(block.Finish());
     }
@@ -105,16 +95,16 @@ class ConversationReader {
     return absl::OkStatus();
   }
 
-  // `open`: where a text of the role goes. A result of a tool ends that message.
-  void ReadBlock(JsonFields& block, const std::string& role, const std::string& pointer,
-                 v1::ChatMessage*& open) {
+  // `text`: how the block is written. `open`: where a text of the role goes. A result of a tool ends that
+  // message.
+  void ReadBlock(JsonFields& block, const std::string& role, absl::string_view text, v1::ChatMessage*& open) {
     const std::string type = block.Text("type").value_or("");
     const bool assistant = role == "assistant";
     if (type == "text") {
       if (open == nullptr) open = &Add(role, place_);
       open->add_content_parts(RequiredText(block, "text"));
     } else if (type == "tool_use" && assistant) {
-      ReadUse(block, pointer, *open);
+      ReadUse(block, text, *open);
     } else if (type == "tool_result" && !assistant) {
       open = nullptr;
       ReadResult(block);
@@ -130,13 +120,13 @@ class ConversationReader {
     }
   }
 
-  void ReadUse(JsonFields& block, const std::string& pointer, v1::ChatMessage& message) {
+  void ReadUse(JsonFields& block, absl::string_view text, v1::ChatMessage& message) {
     v1::ToolCall& call = *message.add_tool_calls();
     call.set_id(RequiredText(block, "id"));
     call.set_name(RequiredText(block, "name"));
     const Json* const input = block.Find("input");
     if (input != nullptr && !input->is_object()) block.FailType("input", *input, "an object");
-    call.set_arguments(input == nullptr ? "{}" : body_.TextAt(pointer + "/input"));
+    call.set_arguments(input == nullptr ? "{}" : CompactJson(RawMember(text, "input")));
     block.Ignore("caller");
   }
 
@@ -163,7 +153,6 @@ class ConversationReader {
     return message;
   }
 
-  const OrderedBody& body_;
   const JsonFields& outer_;
   FieldNames& names_;
   v1::ChatPrompt& chat_;
@@ -171,11 +160,12 @@ class ConversationReader {
 };
 
 // Tools that the service of Anthropic runs, or whose form only its models know, have a type of their own.
-void ReadOfferedTools(const OrderedBody& body, JsonFields& fields, CompletionRequest& completion,
+void ReadOfferedTools(absl::string_view body, JsonFields& fields, CompletionRequest& completion,
                       v1::ChatPrompt& chat) {
   const Json* const tools = fields.Find("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) return fields.FailType("tools", *tools, "a list of tools");
+  const std::vector<absl::string_view> texts = RawElements(RawMember(body, "tools"));
   for (size_t i = 0; i < tools->size(); ++i) {
     const std::string place = absl::StrCat("tools[", i, "]");
     JsonFields tool((*tools)[i], fields, place + ".");
@@ -197,7 +187,7 @@ void ReadOfferedTools(const OrderedBody& body, JsonFields& fields, CompletionReq
     } else if (!schema->is_object()) {
       tool.FailType("input_schema", *schema, "a JSON schema, an object");
     } else {
-      added.set_parameters(body.TextAt(absl::StrCat("/tools/", i, "/input_schema")));
+      added.set_parameters(CompactJson(RawMember(texts[i], "input_schema")));
     }
     added.set_strict(tool.Flag("strict").value_or(false));
     for (const char* name :
@@ -249,8 +239,8 @@ void ReadThinking(JsonFields& fields, OrderedJson& variables) {
 }
 
 // The prompt: what both endpoints have.
-void ReadPrompt(const OrderedBody& ordered, absl::string_view body, JsonFields& fields,
-                CompletionRequest& completion, v1::ChatPrompt& chat) {
+void ReadPrompt(absl::string_view body, JsonFields& fields, CompletionRequest& completion,
+                v1::ChatPrompt& chat) {
   if (const Json* const system = fields.Find("system")) {
     v1::ChatMessage message;
     fields.Update(ReadContent(*system, fields, "system", message, kOfBlocks));
@@ -261,11 +251,12 @@ void ReadPrompt(const OrderedBody& ordered, absl::string_view body, JsonFields& 
     }
   }
   if (const Json* const messages = fields.Find("messages")) {
-    fields.Update(ConversationReader(ordered, fields, completion.names, chat).Read(*messages));
+    fields.Update(
+        ConversationReader(fields, completion.names, chat).Read(*messages, RawMember(body, "messages")));
   } else {
     fields.Missing("messages");
   }
-  ReadOfferedTools(ordered, fields, completion, chat);
+  ReadOfferedTools(body, fields, completion, chat);
   ReadChoiceOfTool(fields, chat);
   chat.set_parse_output(true);
   OrderedJson variables = ReadTemplateVariables(body, fields);
@@ -318,12 +309,11 @@ void ReadStopSequences(JsonFields& fields, FieldNames& names, v1::StopConditions
 
 absl::StatusOr<CompletionRequest> ReadMessagesRequest(absl::string_view body, bool refuse_unknown) {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
-  const OrderedBody ordered(body);
   CompletionRequest completion{.api = HttpApi::kMessages, .names = FieldNames(HttpApi::kMessages)};
   JsonFields fields(json, refuse_unknown ? nullptr : &completion.ignored);
   v1::GenerateRequest request;
   if (auto model = fields.Text("model")) request.set_model(*std::move(model));
-  ReadPrompt(ordered, body, fields, completion, *request.mutable_chat());
+  ReadPrompt(body, fields, completion, *request.mutable_chat());
   ReadSampling(fields, *request.mutable_sampling());
   ReadStopping(fields, *request.mutable_stopping());
   ReadStopSequences(fields, completion.names, *request.mutable_stopping());
@@ -344,12 +334,11 @@ absl::StatusOr<CompletionRequest> ReadMessagesRequest(absl::string_view body, bo
 
 absl::StatusOr<CompletionRequest> ReadCountTokens(absl::string_view body, bool refuse_unknown) {
   TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
-  const OrderedBody ordered(body);
   CompletionRequest completion{.api = HttpApi::kMessages, .names = FieldNames(HttpApi::kMessages)};
   JsonFields fields(json, refuse_unknown ? nullptr : &completion.ignored);
   v1::GenerateRequest request;
   if (auto model = fields.Text("model")) request.set_model(*std::move(model));
-  ReadPrompt(ordered, body, fields, completion, *request.mutable_chat());
+  ReadPrompt(body, fields, completion, *request.mutable_chat());
   for (const char* name : {"output_config", "output_format", "max_tokens"}) fields.Ignore(name);
   TANDEM_RETURN_IF_ERROR(fields.Finish());
   completion.prompts.push_back(std::move(request));

@@ -1,43 +1,37 @@
 #include "router/http/openai_constraint.h"
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/model/config/strict_json.h"
+#include "router/http/raw_json.h"
 
 namespace tandem::router {
 namespace {
 
-// The JSON text of a member of the body, its objects' members in the order in which they stand there.
-std::string TextOf(absl::string_view body, const std::string& pointer) {
-  const OrderedJson whole = OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
-  const OrderedJson::json_pointer place(pointer);
-  return whole.contains(place) ? whole.at(place).dump() : "";
-}
+// As many as ConstraintOfTags takes.
+constexpr size_t kMostTags = 1'000;
 
-// A schema as an object of the body, or as a text that is one.
-void SetSchema(absl::string_view body, const std::string& pointer, const Json& schema,
-               v1::Constraint& constraint) {
-  constraint.mutable_json_schema()->set_schema(schema.is_string() ? schema.get<std::string>()
-                                                                  : TextOf(body, pointer));
-}
-
-// Where a form stands in the body, for schemas, and its name in errors.
+// A place of the body: how it is written there, for schemas, and its name in errors.
 struct Place {
-  absl::string_view body;
-  std::string pointer;
+  absl::string_view text;
   std::string path;
 
   Place Member(absl::string_view name) const {
-    return {body, absl::StrCat(pointer, "/", name), absl::StrCat(path, path.empty() ? "" : ".", name)};
-  }
-  Place Element(size_t index) const {
-    return {body, absl::StrCat(pointer, "/", index), absl::StrCat(path, "[", index, "]")};
+    return {RawMember(text, name), absl::StrCat(path, path.empty() ? "" : ".", name)};
   }
 };
+
+// A schema as an object of the body, or as a text that is one.
+void SetSchema(const Place& place, const Json& schema, v1::Constraint& constraint) {
+  constraint.mutable_json_schema()->set_schema(schema.is_string() ? schema.get<std::string>()
+                                                                  : CompactJson(place.text));
+}
 
 // The content of a tag: {"type": "json_schema", "json_schema": {...}}, or a regular expression or a grammar.
 void ReadTagContent(const Json& json, const JsonFields& outer, const Place& place, v1::Constraint& content,
@@ -47,7 +41,7 @@ void ReadTagContent(const Json& json, const JsonFields& outer, const Place& plac
   if (type == "json_schema") {
     const Json* const schema = own.Find("json_schema");
     if (schema == nullptr) own.Missing("json_schema");
-    if (schema != nullptr) SetSchema(place.body, place.Member("json_schema").pointer, *schema, content);
+    if (schema != nullptr) SetSchema(place.Member("json_schema"), *schema, content);
   } else if (type == "regex") {
     content.set_regex(own.Text("pattern").value_or(""));
   } else if (type == "grammar") {
@@ -65,8 +59,13 @@ void ReadTags(JsonFields& fields, const char* name, bool older, const Place& pla
   const Json* const list = fields.Find(name);
   if (list == nullptr) return fields.Missing(name);
   if (!list->is_array()) return fields.FailType(name, *list, "a list of tags");
+  if (list->size() > kMostTags) {
+    return fields.Fail(name, absl::StrCat(list->size(), " of them, expected at most ", kMostTags));
+  }
+  const Place all = place.Member(name);
+  const std::vector<absl::string_view> texts = RawElements(all.text);
   for (size_t i = 0; i < list->size(); ++i) {
-    const Place at = place.Member(name).Element(i);
+    const Place at = {texts[i], absl::StrCat(all.path, "[", i, "]")};
     JsonFields own((*list)[i], fields, at.path + ".");
     v1::StructuralTag& tag = *tags.add_tags();
     tag.set_begin(own.Text("begin").value_or(""));
@@ -77,7 +76,7 @@ void ReadTags(JsonFields& fields, const char* name, bool older, const Place& pla
     if (content == nullptr) {
       own.Missing(member);
     } else if (older) {
-      SetSchema(place.body, at.Member(member).pointer, *content, *tag.mutable_content());
+      SetSchema(at.Member(member), *content, *tag.mutable_content());
     } else {
       ReadTagContent(*content, own, at.Member(member), *tag.mutable_content(), status);
     }
@@ -121,14 +120,14 @@ void ReadStructuralTags(JsonFields& fields, const Place& place, FieldNames& name
   }
   names.SetConstraint(at.path);
   for (int i = 0; i < tags.tags_size(); ++i) {
-    const Place tag = at.Member(format == nullptr ? "structures" : "tags").Element(static_cast<size_t>(i));
-    const Place content = format == nullptr ? tag.Member("schema")
-                          : tags.tags(i).content().has_json_schema()
-                              ? tag.Member("content").Member("json_schema")
-                              : tag.Member("content");
+    const std::string tag = absl::StrCat(at.path, format == nullptr ? ".structures[" : ".tags[", i, "]");
+    const std::string content =
+        absl::StrCat(tag, format == nullptr                          ? ".schema"
+                          : tags.tags(i).content().has_json_schema() ? ".content.json_schema"
+                                                                     : ".content");
     const std::string ours = absl::StrCat("constraint.structural_tags.tags[", i, "]");
-    names.Set(ours, tag.path);
-    names.Set(ours + ".content", content.path);
+    names.Set(ours, tag);
+    names.Set(ours + ".content", content);
   }
 }
 
@@ -147,8 +146,7 @@ void ReadStructuralTagField(JsonFields& fields, const char* name, const Place& p
   const std::string text = given->get<std::string>();
   const absl::StatusOr<Json> parsed = ParseBody(text);
   if (!parsed.ok()) return fields.Fail(name, "expected an object, or a text that is one");
-  at.body = text;
-  at.pointer.clear();
+  at.text = text;
   JsonFields own(*parsed, fields, at.path + ".");
   own.Ignore("type");
   ReadStructuralTags(own, at, names, constraint);
@@ -163,13 +161,13 @@ void ReadSchema(JsonFields& own, const Place& place, FieldNames& names,
   const Json* const schema = own.Find("schema");
   if (schema == nullptr) return own.Missing("schema");
   const Place at = place.Member("schema");
-  SetSchema(place.body, at.pointer, *schema, constraint.emplace());
+  SetSchema(at, *schema, constraint.emplace());
   names.SetConstraint(at.path);
 }
 
 void ReadResponseFormat(absl::string_view body, const Json& format, JsonFields& fields, FieldNames& names,
                         std::optional<v1::Constraint>& constraint) {
-  const Place place = Place{body, "", ""}.Member("response_format");
+  const Place place = Place{body, ""}.Member("response_format");
   JsonFields own(format, fields, "response_format.");
   const std::string type = own.Text("type").value_or("");
   if (type == "json_object") {
@@ -202,8 +200,7 @@ void ReadGuides(const std::string& prefix, const Place& place, JsonFields& field
     return constraint.emplace();
   };
   const std::string json = prefix + "json";
-  if (const Json* const schema = fields.Find(json))
-    SetSchema(place.body, place.Member(json).pointer, *schema, set(json));
+  if (const Json* const schema = fields.Find(json)) SetSchema(place.Member(json), *schema, set(json));
   const std::string object = prefix + "json_object";
   if (fields.Flag(object).value_or(false)) set(object).mutable_json_object();
   if (auto regex = fields.Text(prefix + "regex")) set(prefix + "regex").set_regex(*std::move(regex));
@@ -238,7 +235,7 @@ void SetLayout(bool compact, v1::Constraint& constraint) {
 
 void ReadConstraint(absl::string_view body, JsonFields& fields, FieldNames& names,
                     v1::GenerateRequest& request) {
-  const Place whole{body, "", ""};
+  const Place whole{body, ""};
   std::optional<v1::Constraint> constraint;
   if (const Json* const format = fields.Find("response_format"))
     ReadResponseFormat(body, *format, fields, names, constraint);
@@ -265,7 +262,7 @@ void ReadConstraint(absl::string_view body, JsonFields& fields, FieldNames& name
 
 void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fields, FieldNames& names,
                     v1::GenerateRequest& request) {
-  const Place place = Place{body, "", ""}.Member("text").Member("format");
+  const Place place = Place{body, ""}.Member("text").Member("format");
   JsonFields own(format, fields, "text.format.");
   const std::string type = own.Text("type").value_or("text");
   std::optional<v1::Constraint> constraint;
@@ -288,7 +285,7 @@ void ReadTextFormat(absl::string_view body, const Json& format, JsonFields& fiel
 
 void ReadSchemaFormat(absl::string_view body, const std::string& path, const Json& format, JsonFields& fields,
                       FieldNames& names, v1::GenerateRequest& request) {
-  Place place{body, "", ""};
+  Place place{body, ""};
   for (const absl::string_view name : absl::StrSplit(path, '.')) place = place.Member(name);
   JsonFields own(format, fields, path + ".");
   if (const std::string type = own.Text("type").value_or(""); type != "json_schema")

@@ -28,6 +28,18 @@ bool IsWhole(double number, double low, double end) {
   return number >= low && number < end && number == std::floor(number);
 }
 
+// What keeps the order of members looks, for each of them, at those in front of it. 10,000 members of one
+// object make so many looks.
+constexpr size_t kMostLooks = 50'000'000;
+
+// How many looks there are in all.
+size_t NumLooks(const Json& value) {
+  size_t looks = value.is_object() ? value.size() * (value.size() - 1) / 2 : 0;
+  if (!value.is_structured()) return looks;
+  for (const Json& inner : value) looks += inner.is_structured() ? NumLooks(inner) : 0;
+  return looks;
+}
+
 constexpr double kTwoTo63 = 9223372036854775808.0;
 
 }  // namespace
@@ -189,6 +201,8 @@ absl::StatusOr<Json> ParseBody(absl::string_view body) {
   TANDEM_ASSIGN_OR_RETURN(Json json,
                           ParseStrictJson(body, "body", 0, {.max_depth = 64, .max_values = 1'000'000}));
   if (!json.is_object()) return absl::InvalidArgumentError("body: expected a JSON object");
+  if (NumLooks(json) > kMostLooks)
+    return absl::InvalidArgumentError("body: objects with too many members, expected at most 10,000 in one");
   return json;
 }
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/config/strict_json.h"
 #include "common/rpc/status.h"
+#include "router/http/raw_json.h"
 #include "router/models/tool_json.h"
 #include "router/serving/request.h"
 
@@ -58,9 +60,9 @@ absl::Status ReadMessages(const Json& messages, const JsonFields& outer, v1::Cha
 
 // A member of the body, its objects' members in the order in which they stand there.
 OrderedJson Ordered(absl::string_view body, const char* name) {
-  const OrderedJson whole = OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
-  const auto found = whole.find(name);
-  return found == whole.end() ? OrderedJson() : *found;
+  const absl::string_view text = RawMember(body, name);
+  if (text.empty()) return OrderedJson();
+  return OrderedJson::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
 // Has the assistant's turn begun as the request says, and gives the template what stands beside its
@@ -97,6 +99,13 @@ void ReadDocuments(absl::string_view body, JsonFields& fields, v1::ChatPrompt& c
 std::function<void(const std::string&)> AddTo(IgnoredFields* ignored) {
   if (ignored == nullptr) return nullptr;
   return [ignored](const std::string& path) { ignored->Add(path); };
+}
+
+void KeepSpelling(absl::string_view text, v1::Tool& tool) {
+  if (tool.parameters().empty()) return;
+  const absl::string_view function = RawMember(text, "function");
+  const bool is_inside = !function.empty() && function != "null";
+  tool.set_parameters(CompactJson(RawMember(is_inside ? function : text, "parameters")));
 }
 
 std::optional<std::string> ReadReasoningEffort(JsonFields& fields, absl::string_view name) {
@@ -144,7 +153,10 @@ namespace {
 void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat) {
   if (const Json* const tools = fields.Find("tools")) {
     fields.Update(ReadTools(Ordered(body, "tools"), "tools", chat, AddTo(fields.ignored())));
-    for (size_t i = 0; tools->is_array() && i < tools->size(); ++i) {
+    const std::vector<absl::string_view> texts = RawElements(RawMember(body, "tools"));
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (i < static_cast<size_t>(chat.tools_size()))
+        KeepSpelling(texts[i], *chat.mutable_tools(static_cast<int>(i)));
       if ((*tools)[i].is_object() && (*tools)[i].contains("function"))
         names.Set(absl::StrCat("chat.tools[", i, "]"), absl::StrCat("tools[", i, "].function"));
     }

@@ -22,6 +22,9 @@ void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, v1:
 // none.
 OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields);
 
+// Gives a tool its parameters as `text`, which ReadTool has read, spells them: with all digits of numbers.
+void KeepSpelling(absl::string_view text, v1::Tool& tool);
+
 // How much the target is to reason, for the template.
 std::optional<std::string> ReadReasoningEffort(JsonFields& fields, absl::string_view name);
 

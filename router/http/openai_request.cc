@@ -82,9 +82,8 @@ void ReadStreamOptions(JsonFields& fields, CompletionRequest& completion) {
   JsonFields own(*options, fields, "stream_options.");
   if (const auto usage = own.Flag("include_usage")) completion.include_usage = *usage;
   own.Ignore("include_obfuscation");
-  if (const auto each = own.Flag("continuous_usage_stats")) completion.usage_so_far = *each;
-  if (completion.usage_so_far && !completion.include_usage)
-    own.Fail("continuous_usage_stats", "set, but include_usage is not");
+  // Without include_usage it has no effect, as in vLLM.
+  completion.usage_so_far = own.Flag("continuous_usage_stats").value_or(false) && completion.include_usage;
   fields.Update(own.Finish());
   if (!completion.stream) fields.Fail("stream_options", "set, but stream is not");
 }

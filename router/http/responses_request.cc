@@ -14,6 +14,7 @@
 #include "router/http/openai_constraint.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_messages.h"
+#include "router/http/raw_json.h"
 #include "router/http/responses_tools.h"
 #include "router/serving/request.h"
 
@@ -203,7 +204,6 @@ void ReadReasoning(JsonFields& fields, OrderedJson& variables) {
 
 // What the answer repeats, with OpenAI's defaults.
 OrderedJson EchoOf(absl::string_view body) {
-  const OrderedJson whole = OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   OrderedJson echoed = {{"instructions", nullptr},
                         {"max_output_tokens", nullptr},
                         {"parallel_tool_calls", true},
@@ -216,8 +216,9 @@ OrderedJson EchoOf(absl::string_view body) {
                         {"user", nullptr},
                         {"metadata", OrderedJson::object()}};
   for (auto& [name, value] : echoed.items()) {
-    const auto given = whole.find(name);
-    if (given != whole.end() && !given->is_null()) value = *given;
+    const absl::string_view text = RawMember(body, name);
+    if (text.empty() || text == "null") continue;
+    value = OrderedJson::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   }
   return echoed;
 }

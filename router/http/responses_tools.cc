@@ -15,6 +15,7 @@
 #include "common/rpc/status.h"
 #include "router/http/field_names.h"
 #include "router/http/openai_messages.h"
+#include "router/http/raw_json.h"
 #include "router/models/tool_json.h"
 
 namespace tandem::router {
@@ -30,13 +31,16 @@ class ToolReader {
   ToolReader(CompletionRequest& completion, const JsonFields& outer, v1::ChatPrompt& chat)
       : completion_(completion), outer_(outer), chat_(chat) {}
 
-  absl::Status ReadList(const OrderedJson& tools, const std::string& path, const std::string& space) {
+  // `text`: how the tools are written.
+  absl::Status ReadList(const OrderedJson& tools, absl::string_view text, const std::string& path,
+                        const std::string& space) {
     if (!tools.is_array()) {
       return WithReason(absl::InvalidArgumentError(absl::StrCat(path, ": expected a list of tools")),
                         kInvalidType);
     }
+    const std::vector<absl::string_view> texts = RawElements(text);
     for (size_t i = 0; i < tools.size(); ++i)
-      TANDEM_RETURN_IF_ERROR(Read(tools[i], absl::StrCat(path, "[", i, "]"), space));
+      TANDEM_RETURN_IF_ERROR(Read(tools[i], texts[i], absl::StrCat(path, "[", i, "]"), space));
     return absl::OkStatus();
   }
 
@@ -63,15 +67,17 @@ class ToolReader {
   }
 
  private:
-  absl::Status Read(const OrderedJson& tool, const std::string& path, const std::string& space) {
+  absl::Status Read(const OrderedJson& tool, absl::string_view text, const std::string& path,
+                    const std::string& space) {
     const Json plain(tool);
     JsonFields fields(plain, outer_, path + ".");
     const std::optional<std::string> type = fields.Text("type");
     if (!type.has_value()) fields.Missing("type");
     TANDEM_RETURN_IF_ERROR(fields.status());
-    if (type == "namespace") return ReadNamespace(tool, fields, space);
+    if (type == "namespace") return ReadNamespace(tool, text, fields, space);
     if (type == "function") {
       TANDEM_RETURN_IF_ERROR(ReadTool(tool, path, *chat_.add_tools(), AddTo(outer_.ignored())));
+      KeepSpelling(text, *chat_.mutable_tools()->rbegin());
       const Json* const nested = fields.Find("function");
       Add(nested == nullptr ? path : path + ".function", space, /*custom=*/false);
       return absl::OkStatus();
@@ -85,14 +91,15 @@ class ToolReader {
     return fields.Finish();
   }
 
-  absl::Status ReadNamespace(const OrderedJson& tool, JsonFields& fields, const std::string& space) {
+  absl::Status ReadNamespace(const OrderedJson& tool, absl::string_view text, JsonFields& fields,
+                             const std::string& space) {
     if (!space.empty()) fields.Fail("type", "found \"namespace\" within a namespace");
     const std::string name = fields.Text("name").value_or("");
     if (name.empty()) fields.Missing("name");
     fields.Ignore("description");
     if (fields.Find("tools") == nullptr) fields.Missing("tools");
     TANDEM_RETURN_IF_ERROR(fields.Finish());
-    return ReadList(tool["tools"], fields.path() + "tools", name);
+    return ReadList(tool["tools"], RawMember(text, "tools"), fields.path() + "tools", name);
   }
 
   // Gives the last tool, which stands at `place`, its name for the target.
@@ -185,9 +192,9 @@ void ReadAgentsChoice(const Json& choice, JsonFields& fields, FieldNames& names,
 }
 
 OrderedJson MemberOf(absl::string_view body, const char* name) {
-  const OrderedJson whole = OrderedJson::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
-  const auto found = whole.find(name);
-  return found == whole.end() ? OrderedJson() : *found;
+  const absl::string_view text = RawMember(body, name);
+  if (text.empty()) return OrderedJson();
+  return OrderedJson::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
 }  // namespace
@@ -196,7 +203,8 @@ void ReadResponsesTools(absl::string_view body, JsonFields& fields, CompletionRe
                         v1::ChatPrompt& chat) {
   ToolReader tools(completion, fields, chat);
   v1::ToolChoice& choice = *chat.mutable_tool_choice();
-  if (fields.Find("tools") != nullptr) fields.Update(tools.ReadList(MemberOf(body, "tools"), "tools", ""));
+  if (fields.Find("tools") != nullptr)
+    fields.Update(tools.ReadList(MemberOf(body, "tools"), RawMember(body, "tools"), "tools", ""));
   if (const Json* const given = fields.Find("tool_choice"); given != nullptr && fields.status().ok())
     ReadAgentsChoice(*given, fields, completion.names, tools, choice);
   tools.NameFields(completion.names);

@@ -42,9 +42,6 @@ absl::Status RefuseUnsupported(const engine::GenerateRequest& asked) {
     return Invalid("data_parallel_rank: the router chooses the verifier");
   }
   const engine::SamplingParams& params = asked.sampling_params();
-  if (params.has_truncate_prompt_tokens()) {
-    return Invalid("sampling_params.truncate_prompt_tokens: prompts are not truncated; send one that fits");
-  }
   if (params.has_structural_tag()) {
     return Invalid("sampling_params.structural_tag: not supported by this service");
   }
@@ -136,6 +133,8 @@ absl::StatusOr<v1::GenerateRequest> RequestOf(const engine::GenerateRequest& ask
   FillOutput(params, *request.mutable_output());
   FillConstraint(params, request);
   request.set_num_outputs(params.n());
+  if (params.has_truncate_prompt_tokens())
+    request.set_truncate_prompt_tokens(params.truncate_prompt_tokens());
   return request;
 }
 
@@ -149,6 +148,7 @@ absl::Status WithVllmNames(const absl::Status& status) {
         {"token_ids.ids", "tokenized.input_ids"},
         {"token_ids", "tokenized.input_ids"},
         {"num_outputs", "sampling_params.n"},
+        {"truncate_prompt_tokens", "sampling_params.truncate_prompt_tokens"},
         {"constraint", "sampling_params.constraint"},
         {"prompt:", "input:"}}) {
     if (!absl::StartsWith(message, ours)) continue;

@@ -56,6 +56,7 @@ TEST(VllmWireTest, EveryFieldHasItsPlace) {
       seed: 0
       include_stop_str_in_output: true
       logit_bias { key: 5 value: -1.5 }
+      truncate_prompt_tokens: 5
       choice { choices: "a" choices: "b" }
     })pb"));
   ASSERT_TRUE(request.ok()) << request.status();
@@ -76,7 +77,8 @@ TEST(VllmWireTest, EveryFieldHasItsPlace) {
     stopping { max_tokens: 9 min_tokens: 2 stop: "x" stop_token_ids: 7 ignore_eos: true }
     output { logprobs: 0 prompt_logprobs: 4 }
     constraint { choices { choices: "a" choices: "b" } }
-    num_outputs: 2)pb");
+    num_outputs: 2
+    truncate_prompt_tokens: 5)pb");
   EXPECT_EQ(request->DebugString(), expected.DebugString());
 }
 
@@ -88,8 +90,6 @@ TEST(VllmWireTest, WhatIsNotDoneIsRefusedByName) {
            {"media_refs", R"pb(media_refs: "")pb"},
            {"extra_mm_inputs", R"pb(extra_mm_inputs: "")pb"},
            {"data_parallel_rank", R"pb(data_parallel_rank: 0)pb"},
-           {"sampling_params.truncate_prompt_tokens",
-            R"pb(sampling_params { truncate_prompt_tokens: -1 })pb"},
            {"sampling_params.structural_tag", R"pb(sampling_params { structural_tag: "{}" })pb"},
            {"sampling_params.seed", R"pb(sampling_params { seed: -2 })pb"},
            {"sampling_params.logprobs", R"pb(sampling_params { logprobs: -1 })pb"},
@@ -117,6 +117,7 @@ TEST(VllmWireTest, ErrorsHaveVllmsNames) {
   EXPECT_EQ(named("stopping.stop[0]: 0 bytes"), "sampling_params.stop[0]: 0 bytes");
   EXPECT_EQ(named("output.logprobs: 21"), "sampling_params.logprobs: 21");
   EXPECT_EQ(named("token_ids.ids[1]: 300"), "tokenized.input_ids[1]: 300");
+  EXPECT_EQ(named("truncate_prompt_tokens: -2"), "sampling_params.truncate_prompt_tokens: -2");
   EXPECT_EQ(named("token_ids: empty"), "tokenized.input_ids: empty");
   EXPECT_EQ(named("text: empty"), "text: empty");
   EXPECT_EQ(WithVllmNames(absl::NotFoundError("sampling.x")).message(), "sampling.x");

@@ -234,9 +234,9 @@ TEST_F(StructuredOutputTest, SaysWhatIsWrongWithAConstraint) {
   } cases[] = {
       {[](auto&) {}, "constraint: expected json_schema"},
       {[](auto& constraint) {
-         constraint.mutable_json_schema()->set_schema(R"({"items":{"nullable":true}, "type":"array"})");
+         constraint.mutable_json_schema()->set_schema(R"({"items":{"minLenght":1}, "type":"array"})");
        },
-       "constraint.json_schema.schema: #/items/nullable: "},
+       "constraint.json_schema.schema: #/items/minLenght: "},
       {[](auto& constraint) { constraint.set_regex("(a"); }, "constraint: "},
       {[](auto& constraint) { constraint.set_grammar("root ::= nothing"); }, "constraint: "},
       {[](auto& constraint) { constraint.mutable_choices(); }, "constraint.choices: 0 choices"},

@@ -19,6 +19,8 @@ PROGRAM = pathlib.Path(os.environ["TANDEM_BIN_DIR"]).resolve() / "tandem-schemas
 NUM_SCHEMAS = int(os.environ.get("TANDEM_SCHEMAS", "200"))
 SEED = int(os.environ.get("TANDEM_SCHEMAS_SEED", "1"))
 OUTPUTS_EACH = 4
+# Numbers may have as many digits as an output has tokens.
+decimal.getcontext().prec = 2000
 # Of random schemas: what cannot be said exactly is refused, but most must not be.
 MOST_REFUSED = 0.3
 # Of outputs: some reach the limit of tokens.

@@ -319,6 +319,8 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterR
     depth = std::min(depth, mirror.StopDepth(policy_->stop_below()).value_or(depth));
     nodes = std::min(nodes, limits_.NodesFor(depth));
   }
+  if (samples_drafts() && request_.constraint != nullptr)
+    depth = std::min(depth, request_.constraint->most_masks());
   // Nodes that were drafted ahead have more children than may be verified, and even a chain's have siblings.
   const uint32_t most_children = by_worth ? UINT32_MAX : budget_.branching;
   return mirror.Select({.max_nodes = std::min(nodes, max_nodes),

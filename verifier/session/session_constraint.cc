@@ -64,15 +64,19 @@ TokenIds SessionConstraint::PathTo(int32_t place) const {
   return path;
 }
 
+uint32_t SessionConstraint::most_masks() const {
+  return static_cast<uint32_t>(kMostTreeSteps / std::max<uint64_t>(mask_steps_, 1));
+}
+
 bool SessionConstraint::HasStepsLeft(uint64_t start) const {
   return cursor_.steps() - start <= kMostTreeSteps;
 }
 
 std::vector<bool> SessionConstraint::Allowed() {
   const uint64_t start = cursor_.steps();
-  const uint64_t most = kMostTreeSteps / std::max<uint64_t>(mask_steps_, 1);
+  const size_t most = std::min<size_t>(links_.size(), most_masks());
   std::vector<bool> allowed;
-  while (allowed.size() < std::min<uint64_t>(links_.size(), most) && HasStepsLeft(start)) {
+  while (allowed.size() < most && HasStepsLeft(start)) {
     const int32_t parent = links_[allowed.size()].parent;
     allowed.push_back((parent == kRoot || allowed[static_cast<size_t>(parent)]) &&
                       cursor_.MoveTo(PathTo(static_cast<int32_t>(allowed.size()))));

@@ -101,6 +101,9 @@ class SessionConstraint {
 
   // Candidates dropped so far.
   uint32_t num_dropped() const { return num_dropped_; }
+  // For how many rows of a round masks may be made, by what they cost lately. Drafts that were drawn cannot
+  // be dropped one by one: they are cut at a depth that no draw decides.
+  uint32_t most_masks() const;
   // Steps (ConstraintState) that the last round took, which say what the next one may take.
   uint64_t round_steps() const { return round_steps_; }
   // The cost of masks since the last call.

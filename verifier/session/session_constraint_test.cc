@@ -149,7 +149,8 @@ TEST_F(SessionConstraintTest, WhatIsForcedIsDraftedWithoutADrafter) {
 // One text and no other, in any tokens.
 class OneText final : public ConstraintState {
  public:
-  explicit OneText(std::string text) : text_(std::move(text)) {}
+  explicit OneText(std::string text, uint64_t mask_steps = 0)
+      : text_(std::move(text)), mask_steps_(mask_steps) {}
   bool Accept(TokenId token) override {
     const absl::string_view bytes = TestTokenizer()->TokenBytes(token);
     if (bytes.empty() || !absl::StartsWith(absl::string_view(text_).substr(at_), bytes)) return false;
@@ -160,11 +161,17 @@ class OneText final : public ConstraintState {
   void Rollback(uint32_t count) override {
     for (; count > 0; --count, taken_.pop_back()) at_ -= taken_.back();
   }
-  void FillMask(absl::Span<uint32_t> mask) override { std::fill(mask.begin(), mask.end(), ~0u); }
+  void FillMask(absl::Span<uint32_t> mask) override {
+    steps_ += mask_steps_;
+    std::fill(mask.begin(), mask.end(), ~0u);
+  }
   std::string ForcedBytes() override { return text_.substr(at_); }
+  uint64_t steps() const override { return steps_; }
 
  private:
   const std::string text_;
+  const uint64_t mask_steps_;
+  uint64_t steps_ = 0;
   size_t at_ = 0;
   std::vector<size_t> taken_;
 };
@@ -210,6 +217,17 @@ TEST(ForcedTest, IsSpelledAsTheTargetDidBefore) {
   EXPECT_EQ(ChainOf(second->Forced(limits)), TokenIds(own.begin() + 2, own.end()));
   EXPECT_EQ(second->Forced({.depth = 3, .nodes = 2, .branching = 1}).size(), 2u);
   EXPECT_EQ(ChainOf(begin(2)->Forced(limits)), usual) << "another salt's";
+}
+
+TEST(MasksTest, DearOnesLeaveRoomForFewRows) {
+  SessionConstraint constraint(std::make_unique<OneText>("text", /*mask_steps=*/50'000), TestTokenizer(),
+                               kVocabSize);
+  EXPECT_GT(constraint.most_masks(), 1000u) << "nothing is known yet";
+  std::vector<float> logits(kVocabSize);
+  constraint.BeginWalk({});
+  constraint.Mask(std::nullopt, absl::MakeSpan(logits));
+  constraint.EndWalk();
+  EXPECT_EQ(constraint.most_masks(), 4u);
 }
 
 TEST(ForcedTest, ATreeHoldsTheWaysOfSpelling) {

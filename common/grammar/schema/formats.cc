@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -124,6 +125,15 @@ const std::vector<Format>& Formats() {
 }  // namespace
 
 std::optional<absl::string_view> PatternOfFormat(absl::string_view name) {
+  // Each text of the one is a text of the other, which takes more scripts.
+  static constexpr std::pair<absl::string_view, absl::string_view> kWithin[] = {
+      {"idn-email", "email"},
+      {"idn-hostname", "hostname"},
+      {"iri", "uri"},
+      {"iri-reference", "uri-reference"}};
+  for (const auto& [wide, narrow] : kWithin) {
+    if (name == wide) name = narrow;
+  }
   for (const Format& format : Formats()) {
     if (format.name == name) return format.pattern;
   }

@@ -1,6 +1,7 @@
 #include "common/grammar/schema/json_rules.h"
 
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,15 @@ namespace {
 using Sequence = RuleSet::Sequence;
 using Type = JsonValue::Type;
 
-constexpr size_t kMostIndentation = 40;
+// Blanks in front of a token, in groups: each place within a group or behind the groups has masks of its own.
+constexpr size_t kGroup = 4;
+constexpr size_t kMostGroups = 9;
+// Strings of so many characters at most have a rule for each number of characters that are left, whose masks
+// are compiled. Longer ones are made of blocks. A token that goes on behind its block has to be looked at when
+// a mask is made, which most would have to where characters are counted one by one.
+constexpr size_t kMostChained = 64;
+constexpr size_t kBlock = 32;
+constexpr size_t kMostBlocks = 4096;
 
 // Characters that a string of JSON may hold as they are.
 const CodeRanges& PlainCharacters() {
@@ -40,15 +49,20 @@ Sequence operator+(Sequence left, const Sequence& right) {
 size_t JsonRules::Space() {
   if (space_.has_value()) return *space_;
   space_ = rules_.AddRule();
-  const size_t indent = rules_.AddRule();
+  const size_t blank = rules_.AddRule();
+  const size_t group = rules_.AddRule();
   const size_t line_end = rules_.AddRule();
   // The budget for these few alternatives is there, or what comes next finds that it is not.
-  rules_.Add(indent, {RuleSet::Character({{'\t', '\t'}, {' ', ' '}})}).IgnoreError();
+  const RuleSet::Term character = RuleSet::Character({{'\t', '\t'}, {' ', ' '}});
+  rules_.Add(blank, {character}).IgnoreError();
+  rules_.Add(group, Sequence(kGroup, character)).IgnoreError();
   rules_.Add(line_end, {RuleSet::Text("\n")}).IgnoreError();
   rules_.Add(line_end, {RuleSet::Text("\r\n")}).IgnoreError();
   rules_.Add(*space_, {}).IgnoreError();
   rules_.Add(*space_, {RuleSet::Text(" ")}).IgnoreError();
-  rules_.Add(*space_, {RuleSet::Repeated(line_end, 1, 2), RuleSet::Repeated(indent, 0, kMostIndentation)})
+  rules_
+      .Add(*space_, {RuleSet::Repeated(line_end, 1, 2), RuleSet::Repeated(group, 0, kMostGroups),
+                     RuleSet::Repeated(blank, 0, kGroup)})
       .IgnoreError();
   return *space_;
 }
@@ -160,21 +174,13 @@ absl::StatusOr<size_t> JsonRules::AnyString() {
   const size_t string = rules_.AddRule();
   const size_t rest = rules_.AddRule();
   any_string_ = string;
+  any_rest_ = rest;
   TANDEM_RETURN_IF_ERROR(rules_.Add(string, {RuleSet::Text("\""), RuleSet::Rule(rest)}));
   const RuleSet::Term plain = RuleSet::Characters(PlainCharacters());
   TANDEM_RETURN_IF_ERROR(rules_.Add(rest, {plain, RuleSet::Text("\"")}));
   TANDEM_RETURN_IF_ERROR(
       rules_.Add(rest, {plain, RuleSet::Text("\\"), RuleSet::Rule(escape), RuleSet::Rule(rest)}));
   return string;
-}
-
-absl::StatusOr<size_t> JsonRules::AnyCharacter() {
-  if (any_character_.has_value()) return *any_character_;
-  TANDEM_ASSIGN_OR_RETURN(const size_t escape, AddEscapes());
-  any_character_ = rules_.AddRule();
-  TANDEM_RETURN_IF_ERROR(rules_.Add(*any_character_, {RuleSet::Character(PlainCharacters())}));
-  TANDEM_RETURN_IF_ERROR(rules_.Add(*any_character_, {RuleSet::Text("\\"), RuleSet::Rule(escape)}));
-  return *any_character_;
 }
 
 absl::StatusOr<size_t> JsonRules::AnyNumber(bool whole) {
@@ -269,20 +275,86 @@ absl::StatusOr<size_t> JsonRules::NumbersOf(const Language& numbers) {
   return TextRules(numbers, /*is_string=*/false);
 }
 
+absl::Status JsonRules::AddCharacter(size_t rule, const CodeRanges& characters, const Sequence& rest) {
+  if (characters != AllCodePoints()) return AddSpelled(rule, characters, rest);
+  if (!escape_.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(escape_, AddEscapes());
+  }
+  TANDEM_RETURN_IF_ERROR(rules_.Add(rule, Sequence{RuleSet::Character(PlainCharacters())} + rest));
+  return rules_.Add(rule, Sequence{RuleSet::Text("\\"), RuleSet::Rule(*escape_)} + rest);
+}
+
+// At most so many characters, and the closing quote.
+absl::StatusOr<size_t> JsonRules::RestOfString(const CodeRanges& characters, size_t most) {
+  if (most == kNoLimit && characters == AllCodePoints()) {
+    TANDEM_RETURN_IF_ERROR(AnyString().status());
+    return *any_rest_;
+  }
+  const auto [known, added] = rests_.emplace(std::pair(characters, most), 0);
+  if (!added) return known->second;
+  const size_t rest = known->second = rules_.AddRule();
+  if (most <= kMostChained || most == kNoLimit) {
+    TANDEM_RETURN_IF_ERROR(rules_.Add(rest, {RuleSet::Text("\"")}));
+    if (most == 0) return rest;
+    size_t shorter = rest;
+    if (most != kNoLimit) {
+      TANDEM_ASSIGN_OR_RETURN(shorter, RestOfString(characters, most - 1));
+    }
+    TANDEM_RETURN_IF_ERROR(AddCharacter(rest, characters, {RuleSet::Rule(shorter)}));
+    return rest;
+  }
+  // Whole blocks, and less than one behind them: each text can be taken apart in one way.
+  const size_t num_blocks = most / kBlock;
+  if (num_blocks > kMostBlocks) return absl::ResourceExhaustedError("too large: expected at most 131,072");
+  TANDEM_ASSIGN_OR_RETURN(const size_t block, Block(characters, kBlock));
+  TANDEM_ASSIGN_OR_RETURN(const size_t part, RestOfString(characters, kBlock - 1));
+  TANDEM_ASSIGN_OR_RETURN(const size_t last, RestOfString(characters, most % kBlock));
+  size_t at = rest;
+  for (size_t i = 0; i < num_blocks; ++i) {
+    const size_t next = i + 1 == num_blocks ? last : rules_.AddRule();
+    TANDEM_RETURN_IF_ERROR(rules_.Add(at, {RuleSet::Rule(part)}));
+    TANDEM_RETURN_IF_ERROR(rules_.Add(at, {RuleSet::Rule(block), RuleSet::Rule(next)}));
+    at = next;
+  }
+  return rest;
+}
+
+// So many characters.
+absl::StatusOr<size_t> JsonRules::Block(const CodeRanges& characters, size_t count) {
+  const auto [known, added] = blocks_.emplace(std::pair(characters, count), 0);
+  if (!added) return known->second;
+  const size_t block = known->second = rules_.AddRule();
+  Sequence rest;
+  if (count > 1) {
+    TANDEM_ASSIGN_OR_RETURN(const size_t shorter, Block(characters, count - 1));
+    rest = {RuleSet::Rule(shorter)};
+  }
+  TANDEM_RETURN_IF_ERROR(AddCharacter(block, characters, rest));
+  return block;
+}
+
 absl::StatusOr<size_t> JsonRules::StringsOf(const CharacterRun& run) {
   const bool any = run.characters == AllCodePoints();
   if (any && run.least == 0 && run.most == kNoLimit) return AnyString();
-  const size_t string = rules_.AddRule();
-  size_t character = 0;
-  if (any) {
-    TANDEM_ASSIGN_OR_RETURN(character, AnyCharacter());
-  } else {
-    character = rules_.AddRule();
-    TANDEM_RETURN_IF_ERROR(AddSpelled(character, run.characters, {}));
+  if (run.least > kMostBlocks * kBlock)
+    return absl::ResourceExhaustedError("too large: expected at most 131,072");
+  TANDEM_ASSIGN_OR_RETURN(
+      size_t rest,
+      RestOfString(run.characters, run.most == kNoLimit ? kNoLimit : run.most - run.least));
+  Sequence string = {RuleSet::Text("\"")};
+  if (run.least >= kBlock) {
+    TANDEM_ASSIGN_OR_RETURN(const size_t block, Block(run.characters, kBlock));
+    string.push_back(RuleSet::Repeated(block, run.least / kBlock, run.least / kBlock));
   }
-  TANDEM_RETURN_IF_ERROR(rules_.Add(
-      string, {RuleSet::Text("\""), RuleSet::Repeated(character, run.least, run.most), RuleSet::Text("\"")}));
-  return string;
+  for (size_t i = 0; i < run.least % kBlock; ++i) {
+    const size_t longer = rules_.AddRule();
+    TANDEM_RETURN_IF_ERROR(AddCharacter(longer, run.characters, {RuleSet::Rule(rest)}));
+    rest = longer;
+  }
+  string.push_back(RuleSet::Rule(rest));
+  const size_t rule = rules_.AddRule();
+  TANDEM_RETURN_IF_ERROR(rules_.Add(rule, std::move(string)));
+  return rule;
 }
 
 }  // namespace tandem

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -49,8 +51,10 @@ class JsonRules {
  private:
   Sequence Between(absl::string_view token, absl::string_view compact);
   size_t Space();
-  absl::StatusOr<size_t> AnyCharacter();
   absl::StatusOr<size_t> AddEscapes();
+  absl::Status AddCharacter(size_t rule, const CodeRanges& characters, const Sequence& rest);
+  absl::StatusOr<size_t> RestOfString(const CodeRanges& characters, size_t most);
+  absl::StatusOr<size_t> Block(const CodeRanges& characters, size_t count);
   absl::StatusOr<size_t> TextRules(const Language& texts, bool is_string);
   absl::Status AddSpelled(size_t rule, const CodeRanges& characters, const Sequence& rest);
 
@@ -59,7 +63,11 @@ class JsonRules {
   std::optional<size_t> space_;
   std::optional<size_t> any_value_;
   std::optional<size_t> any_string_;
-  std::optional<size_t> any_character_;
+  std::optional<size_t> any_rest_;  // Of any string, behind its opening quote.
+  std::optional<size_t> escape_;
+  // By what may come and how often.
+  std::map<std::pair<CodeRanges, size_t>, size_t> rests_;
+  std::map<std::pair<CodeRanges, size_t>, size_t> blocks_;
   std::optional<size_t> numbers_[2];
 };
 

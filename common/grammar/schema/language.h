@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -20,7 +21,7 @@ struct CodeRange {
   uint32_t first = 0;
   uint32_t last = 0;
 
-  friend bool operator==(const CodeRange&, const CodeRange&) = default;
+  friend auto operator<=>(const CodeRange&, const CodeRange&) = default;
 };
 // Ascending, without overlaps and gaps of zero width.
 using CodeRanges = std::vector<CodeRange>;

@@ -93,7 +93,8 @@ class PatternParser {
       least = 1;
     } else if (Take("?")) {
       most = 1;
-    } else if (Take("{")) {
+    } else if (IsCountedHere()) {
+      Take("{");
       TANDEM_ASSIGN_OR_RETURN(least, ReadCount());
       most = least;
       if (Take(",")) {
@@ -112,10 +113,19 @@ class PatternParser {
       return Fail("^ and $ cannot be repeated");
     }
     Take("?");  // Lazy: it matches the same texts.
-    if (!AtEnd() && absl::StrContains("*+?{", text_[at_])) return Fail("nothing to repeat");
+    if (!AtEnd() && (absl::StrContains("*+?", text_[at_]) || IsCountedHere()))
+      return Fail("nothing to repeat");
     Node repeat{.kind = Kind::kRepeat, .characters = {}, .children = {}, .least = least, .most = most};
     repeat.children.push_back(std::move(atom));
     return repeat;
+  }
+
+  // Whether a number of repetitions stands here. A brace in front of anything but a digit or a comma, which
+  // some read as {0,, stands for itself, as in nearly all engines.
+  bool IsCountedHere() const {
+    const absl::string_view rest = text_.substr(at_);
+    return absl::StartsWith(rest, "{") && rest.size() > 1 &&
+           (absl::ascii_isdigit(static_cast<unsigned char>(rest[1])) || rest[1] == ',');
   }
 
   absl::StatusOr<size_t> ReadCount() {
@@ -143,8 +153,7 @@ class PatternParser {
       TANDEM_ASSIGN_OR_RETURN(CodeRanges escaped, ReadEscape(/*in_class=*/false));
       return Characters(std::move(escaped));
     }
-    if (absl::StrContains("*+?{", text_[at_])) return Fail("nothing to repeat");
-    if (absl::StrContains("}]", text_[at_])) return Fail("expected a backslash before this bracket");
+    if (absl::StrContains("*+?", text_[at_]) || IsCountedHere()) return Fail("nothing to repeat");
     return Characters({OneCharacter()});
   }
 
@@ -158,6 +167,8 @@ class PatternParser {
 
   absl::StatusOr<Node> ReadGroup() {
     if (Take("?")) {
+      // As Python writes the names of groups.
+      if (absl::StartsWith(text_.substr(at_), "P<")) Take("P");
       if (Take("<") && !absl::StartsWith(text_.substr(at_), "=") &&
           !absl::StartsWith(text_.substr(at_), "!")) {
         const size_t end = text_.find('>', at_);

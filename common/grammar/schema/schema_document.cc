@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/schema/formats.h"
 #include "common/grammar/schema/numbers.h"
@@ -56,8 +58,10 @@ constexpr Keyword kKeywords[] = {
     {"$anchor", Form::kAnnotation},
     {"$comment", Form::kAnnotation},
     {"$defs", Form::kAnnotation},
+    {"$dynamicAnchor", Form::kAnnotation},
     {"$ref", Form::kReference},
     {"$schema", Form::kAnnotation},
+    {"$vocabulary", Form::kAnnotation},
     {"additionalProperties", Form::kChild},
     {"allOf", Form::kParts},
     {"anyOf", Form::kParts},
@@ -75,6 +79,9 @@ constexpr Keyword kKeywords[] = {
     {"discriminator", Form::kAnnotation},
     {"else", Form::kPart},
     {"enum", Form::kValues},
+    {"enumDescriptions", Form::kAnnotation},
+    {"enumNames", Form::kAnnotation},
+    {"errorMessage", Form::kAnnotation},
     {"example", Form::kAnnotation},
     {"examples", Form::kAnnotation},
     {"exclusiveMaximum", Form::kNumber},
@@ -83,6 +90,7 @@ constexpr Keyword kKeywords[] = {
     {"format", Form::kFormat},
     {"if", Form::kPart},
     {"items", Form::kChild},
+    {"markdownDescription", Form::kAnnotation},
     {"maxContains", Form::kCount},
     {"maxItems", Form::kCount},
     {"maxLength", Form::kCount},
@@ -95,12 +103,14 @@ constexpr Keyword kKeywords[] = {
     {"minimum", Form::kNumber},
     {"multipleOf", Form::kDivisor},
     {"not", Form::kPart},
+    {"nullable", Form::kAnnotation},
     {"oneOf", Form::kParts},
     {"pattern", Form::kPattern},
     {"patternProperties", Form::kPatternMap},
     {"prefixItems", Form::kChildren},
     {"properties", Form::kChildMap},
     {"propertyNames", Form::kChild},
+    {"propertyOrdering", Form::kAnnotation},
     {"readOnly", Form::kAnnotation},
     {"required", Form::kTexts},
     {"then", Form::kPart},
@@ -325,12 +335,20 @@ class SchemaReader {
   absl::Status ReadReference(const JsonValue& schema, const JsonValue& value, const std::string& at) {
     if (!value.Is(Type::kString)) return InvalidAt(at, "expected a text");
     const std::string& reference = value.text;
-    if (reference != "#" && !absl::StartsWith(reference, "#/")) {
+    const absl::string_view within = WithinDocument(reference);
+    if (!absl::StartsWith(within, "#")) {
       return InvalidAt(at, "expected a place in this schema, as #/$defs/NAME");
     }
     const JsonValue* target = &document_.root_;
-    if (reference != "#") {
-      for (const absl::string_view part : absl::StrSplit(absl::string_view(reference).substr(2), '/')) {
+    if (within.size() > 1 && within[1] != '/') {
+      TANDEM_RETURN_IF_ERROR(FindAnchors());
+      const auto anchor = anchors_.find(within.substr(1));
+      if (anchor == anchors_.end()) {
+        return InvalidAt(at, absl::StrCat(PrintableText(reference), " does not exist"));
+      }
+      target = anchor->second;
+    } else if (within.size() > 1) {
+      for (const absl::string_view part : absl::StrSplit(within.substr(2), '/')) {
         const absl::StatusOr<std::string> name = Unescaped(part);
         if (!name.ok()) return At(at, name.status());
         size_t index = 0;
@@ -342,8 +360,38 @@ class SchemaReader {
         }
       }
     }
-    document_.targets_.emplace(reference, SchemaDocument::Place{target, PrintableText(reference)});
-    VisitPart(schema, *target, reference);
+    document_.targets_.emplace(reference, SchemaDocument::Place{target, PrintableText(within)});
+    VisitPart(schema, *target, std::string(within));
+    return absl::OkStatus();
+  }
+
+  // A reference without the document's own address, if it begins with that.
+  absl::string_view WithinDocument(absl::string_view reference) const {
+    const JsonValue* const id = document_.root_.Find("$id");
+    if (id == nullptr || !id->Is(Type::kString) || id->text.empty()) return reference;
+    absl::string_view rest = reference;
+    if (!absl::ConsumePrefix(&rest, absl::StripSuffix(id->text, "#"))) return reference;
+    return rest.empty() ? absl::string_view("#") : rest;
+  }
+
+  // Where the schemas are that `$anchor` gives names. Values that are no schemas are not looked into.
+  absl::Status FindAnchors() {
+    if (std::exchange(found_anchors_, true)) return absl::OkStatus();
+    std::vector<const JsonValue*> open = {&document_.root_};
+    while (!open.empty()) {
+      const JsonValue& value = *open.back();
+      open.pop_back();
+      for (const JsonValue& item : value.items) open.push_back(&item);
+      for (const auto& [name, member] : value.members) {
+        if (name == "$anchor" && member.Is(Type::kString) && !anchors_.emplace(member.text, &value).second) {
+          return InvalidAt("#", absl::StrCat("two schemas have the $anchor ", PrintableText(member.text)));
+        }
+        constexpr absl::string_view kValues[] = {"const", "default", "enum", "example", "examples"};
+        if (std::find(std::begin(kValues), std::end(kValues), name) == std::end(kValues)) {
+          open.push_back(&member);
+        }
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -376,6 +424,8 @@ class SchemaReader {
   std::deque<std::pair<const JsonValue*, std::string>> open_;  // Still to be looked at.
   std::map<const JsonValue*, std::string> places_;
   std::map<const JsonValue*, std::vector<const JsonValue*>> parts_;
+  std::map<std::string, const JsonValue*, std::less<>> anchors_;
+  bool found_anchors_ = false;
 };
 
 absl::StatusOr<std::unique_ptr<const SchemaDocument>> SchemaDocument::Read(absl::string_view text,
