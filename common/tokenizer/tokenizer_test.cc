@@ -94,16 +94,6 @@ TEST_F(HostileDefinitionTest, AcceptsTheTinyDefinition) {
   EXPECT_THAT(*(*tokenizer)->Encode("ABxA<s>", {}), ElementsAre(2, 0, 3));
 }
 
-// What the reader of GGUF files writes.
-TEST_F(HostileDefinitionTest, TakesContentsAndMergesById) {
-  json definition = TinyDefinition();
-  definition["model"] = {{"type", "BPE"}, {"contents", {"A", "B", "AB"}}, {"merge_ids", {0, 1, 2}}};
-  const auto tokenizer = LoadDefinition(definition);
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_EQ((*tokenizer)->Fingerprint(5), (*LoadDefinition(TinyDefinition()))->Fingerprint(5));
-  EXPECT_THAT(*(*tokenizer)->Encode("ABxA<s>", {}), ElementsAre(2, 0, 3));
-}
-
 TEST_F(HostileDefinitionTest, NamesFileAndPath) {
   const struct {
     const char* pointer;
@@ -125,15 +115,6 @@ TEST_F(HostileDefinitionTest, NamesFileAndPath) {
       {"/model/merges/0", json::array({"A", 1}), "$.model.merges[0]: expected two tokens"},
       {"/model/merges", "A B", "$.model.merges: expected an array"},
       {"/model/merges", nullptr, "$.model: member 'merges' is missing"},
-      {"/model/contents", "A", "$.model.contents: expected an array of contents"},
-      {"/model/contents", json::array({"A", 1}), "$.model.contents[1]: expected a string"},
-      {"/model/contents", json::array({"A", "A"}), "$.model.contents[1]: the content of an earlier token"},
-      {"/model/merge_ids", "A", "$.model.merge_ids: expected triples of ids"},
-      {"/model/merge_ids", json::array({0, 1}), "$.model.merge_ids: expected triples of ids"},
-      {"/model/merge_ids", json::array({0, 1, 3}), "$.model.merge_ids[2]: expected a token's id"},
-      {"/model/merge_ids", json::array({0, -1, 2}), "$.model.merge_ids[1]: expected a token's id"},
-      {"/model/merge_ids", json::array({0.5, 1, 2}), "$.model.merge_ids[0]: expected a token's id"},
-      {"/model/merge_ids", json::array({~uint64_t{0}, 1, 2}), "$.model.merge_ids[0]: expected a token's id"},
       {"/model/type", "WordPiece", "$.model.type: model type 'WordPiece' is not supported"},
       {"/model/type", "Unigram", "$.model.vocab: expected an array of contents and scores"},
       {"/model/type", 3, "$.model.type: expected a string, found number"},
