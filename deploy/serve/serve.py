@@ -131,7 +131,7 @@ def try_out(planned: plan.Plan) -> tuple[str, dict[str, object]]:
         ask(f"{root}/chat/completions", planned.token, {**chat, "max_tokens": 1})
         return f"{root}/chat/completions", {**chat, "max_tokens": 64}
     except urllib.error.HTTPError as error:
-        if error.code != 400:
+        if error.code not in (400, 404):
             raise
     text: dict[str, object] = {"model": planned.target.name, "prompt": "Once upon a time"}
     ask(f"{root}/completions", planned.token, {**text, "max_tokens": 1})

@@ -261,7 +261,7 @@ class CommandTest(FolderTest):
         self.environment["REFUSED"] = "/v1/chat/completions:/v1/completions"
         self.begin()
         self.end(1)
-        self.assertIn("the first request was refused with 400", "".join(self.err))
+        self.assertIn("the first request was refused with 404", "".join(self.err))
         self.assertEqual(len(self.events("ended")), 2)
 
     def test_command_lines_that_are_wrong(self):
