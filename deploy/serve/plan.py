@@ -96,7 +96,7 @@ def find_programs(started_as: str) -> pathlib.Path:
     """The folder of the services: beside this program, in the sources' newest build, or on PATH."""
     here = pathlib.Path(__file__).resolve().parent
     candidates = [pathlib.Path(started_as).absolute().parent, here.parent / "bin"]
-    built = [folder for folder in here.parents[1].glob("build/*/bin") if (folder / PROGRAMS[1]).exists()]
+    built = [folder for folder in here.parent.parent.glob("build/*/bin") if (folder / PROGRAMS[1]).exists()]
     candidates += sorted(built, key=lambda folder: -(folder / PROGRAMS[1]).stat().st_mtime)
     if on_path := shutil.which(PROGRAMS[1]):
         candidates.append(pathlib.Path(on_path).parent)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
+import http.client
 import json
 import os
 import pathlib
@@ -129,7 +131,7 @@ def try_out(planned: plan.Plan) -> tuple[str, dict[str, object]]:
         ask(f"{root}/chat/completions", planned.token, {**chat, "max_tokens": 1})
         return f"{root}/chat/completions", {**chat, "max_tokens": 64}
     except urllib.error.HTTPError as error:
-        if error.code != 400:
+        if error.code not in (400, 404):
             raise
     text: dict[str, object] = {"model": planned.target.name, "prompt": "Once upon a time"}
     ask(f"{root}/completions", planned.token, {**text, "max_tokens": 1})
@@ -138,7 +140,9 @@ def try_out(planned: plan.Plan) -> tuple[str, dict[str, object]]:
 
 def ready_text(planned: plan.Plan, url: str, body: dict[str, object], pids: dict[str, int | None], seconds: float) -> str:
     memory = {name: memory_megabytes(pid) for name, pid in pids.items()}
-    drafters = ", ".join(draft.name for draft in planned.drafts)
+    drafters = [draft.name for draft in planned.drafts]
+    if not any(flag.startswith("--local-drafter") for flag in planned.verifier_flags):
+        drafters.append("prompt lookup")
     threads = f"verifier {planned.threads[0]}" + (f", drafter {planned.threads[1]}" if planned.drafts else "")
     grpc = plan.caller_address(planned.host, planned.grpc_port)
     # A key of the user's own is not shown.
@@ -147,7 +151,7 @@ def ready_text(planned: plan.Plan, url: str, body: dict[str, object], pids: dict
 Ready after {seconds:.1f} s: {planned.target.name}, from {planned.target.path} ({planned.target.bytes / 1e6:.0f} MB)
   memory   {sum(memory.values()):.0f} MB: {", ".join(f"{name} {size:.0f}" for name, size in memory.items())}
   threads  {threads}
-  drafts   {drafters or "prompt lookup"}
+  drafts   {", ".join(drafters) or "none"}
   HTTP     {url.partition("/v1")[0]}/v1 with the token {token}
   gRPC     {grpc}
 
@@ -190,13 +194,15 @@ def main() -> int:
         if args.log_dir:
             args.log_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="tandem-serve-") as folder:
+            # systemd-tmpfiles, which clears old files from /tmp, leaves folders alone that somebody locks.
+            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
             return asyncio.run(run(make_plan(args, bin_dir, pathlib.Path(folder)), args.log_dir))
     except plan.PlanError as error:
         parts.say(str(error))
         return 2
     except urllib.error.HTTPError as error:
         parts.say(f"the first request was refused with {error.code}: {error.read().decode(errors='replace')}")
-    except (models.ModelError, parts.StartError, OSError) as error:
+    except (models.ModelError, parts.StartError, http.client.HTTPException, OSError) as error:
         parts.say(str(error))
     except KeyboardInterrupt:
         return 130

@@ -30,7 +30,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         note("asked", path=self.path, body=json.loads(body), authorization=self.headers["Authorization"])
-        self.send_response(400 if self.path in os.environ.get("REFUSED", "").split(":") else 200)
+        self.send_response(404 if self.path in os.environ.get("REFUSED", "").split(":") else 200)
         self.end_headers()
         self.wfile.write(b"{}")
 

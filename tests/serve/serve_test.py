@@ -169,7 +169,7 @@ class CommandTest(FolderTest):
         self.assertRegex(said, rf"Ready after [0-9.]+ s: model, from {self.model} \(3 MB\)")
         self.assertRegex(said, r"memory   \d+ MB: router [1-9]\d*, verifier [1-9]\d*, drafter [1-9]\d*\n")
         self.assertIn("threads  verifier 2, drafter 2\n", said)
-        self.assertIn("drafts   small, ngram\n", said)
+        self.assertIn("drafts   small, ngram, prompt lookup\n", said)
         self.assertIn("gRPC     127.0.0.1:4711\n", said)
         line = next(line.strip() for line in self.out if line.strip().startswith("curl "))
         self.assertIn("/v1/chat/completions", line)
@@ -261,7 +261,7 @@ class CommandTest(FolderTest):
         self.environment["REFUSED"] = "/v1/chat/completions:/v1/completions"
         self.begin()
         self.end(1)
-        self.assertIn("the first request was refused with 400", "".join(self.err))
+        self.assertIn("the first request was refused with 404", "".join(self.err))
         self.assertEqual(len(self.events("ended")), 2)
 
     def test_command_lines_that_are_wrong(self):
