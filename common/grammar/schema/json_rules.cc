@@ -19,8 +19,8 @@ using Type = JsonValue::Type;
 constexpr size_t kGroup = 4;
 constexpr size_t kMostGroups = 9;
 // Strings of so many characters at most have a rule for each number of characters that are left, whose masks
-// are compiled. Longer ones are made of blocks. A token that goes on behind its block has to be looked at when
-// a mask is made, which most would have to where characters are counted one by one.
+// are compiled. Longer ones are made of blocks. A token that goes on behind its block has to be looked at
+// when a mask is made, which most would have to where characters are counted one by one.
 constexpr size_t kMostChained = 64;
 constexpr size_t kBlock = 32;
 constexpr size_t kMostBlocks = 4096;
@@ -339,8 +339,7 @@ absl::StatusOr<size_t> JsonRules::StringsOf(const CharacterRun& run) {
   if (run.least > kMostBlocks * kBlock)
     return absl::ResourceExhaustedError("too large: expected at most 131,072");
   TANDEM_ASSIGN_OR_RETURN(
-      size_t rest,
-      RestOfString(run.characters, run.most == kNoLimit ? kNoLimit : run.most - run.least));
+      size_t rest, RestOfString(run.characters, run.most == kNoLimit ? kNoLimit : run.most - run.least));
   Sequence string = {RuleSet::Text("\"")};
   if (run.least >= kBlock) {
     TANDEM_ASSIGN_OR_RETURN(const size_t block, Block(run.characters, kBlock));
