@@ -305,7 +305,8 @@ absl::StatusOr<size_t> JsonRules::RestOfString(const CodeRanges& characters, siz
   }
   // Whole blocks, and less than one behind them: each text can be taken apart in one way.
   const size_t num_blocks = most / kBlock;
-  if (num_blocks > kMostBlocks) return absl::ResourceExhaustedError("too large: expected at most 131,072");
+  if (num_blocks > kMostBlocks)
+    return absl::ResourceExhaustedError("too large: expected strings of at most 131,072 characters");
   TANDEM_ASSIGN_OR_RETURN(const size_t block, Block(characters, kBlock));
   TANDEM_ASSIGN_OR_RETURN(const size_t part, RestOfString(characters, kBlock - 1));
   TANDEM_ASSIGN_OR_RETURN(const size_t last, RestOfString(characters, most % kBlock));
@@ -337,7 +338,7 @@ absl::StatusOr<size_t> JsonRules::StringsOf(const CharacterRun& run) {
   const bool any = run.characters == AllCodePoints();
   if (any && run.least == 0 && run.most == kNoLimit) return AnyString();
   if (run.least > kMostBlocks * kBlock)
-    return absl::ResourceExhaustedError("too large: expected at most 131,072");
+    return absl::ResourceExhaustedError("too large: expected strings of at most 131,072 characters");
   TANDEM_ASSIGN_OR_RETURN(
       size_t rest, RestOfString(run.characters, run.most == kNoLimit ? kNoLimit : run.most - run.least));
   Sequence string = {RuleSet::Text("\"")};
