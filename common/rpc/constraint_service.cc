@@ -17,7 +17,8 @@ void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
       .InRange(1, 1000)
       .Add("constraint-compile-time", &options.compile_time,
            "Most CPU time to compile one constraint, in a process of its own.")
-      .Add("constraint-compile-memory", &options.compile_memory_mib, "Most MiB of memory for each of two such processes.")
+      .Add("constraint-compile-memory", &options.compile_memory_mib,
+           "Most MiB of memory for each of two such processes.")
       .InRange(64, 1 << 20)
       .Add("constraint-cache", &options.cache_mib, "Most MiB of compiled constraints to cache.")
       .InRange(0, 1 << 20)

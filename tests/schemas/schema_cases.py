@@ -47,6 +47,11 @@ CASES = [
          ['"ab"', '"\\n\\n"', '"\\u00e9\\"x"', '"😀😀😀"', '"\\ud83d\\ude00a"', '"\\/\\\\\\b"'],
          ['"a"', '"\\n"', '"abcd"', '"\\ud83d\\ude00"', '"\\ud83d"', '"\\ud83dxx"', '"a\nb"', '"\\x41a"']),
     Case({"type": "string", "minLength": 200}, [json.dumps("a" * 199 + "\n")], [json.dumps("a" * 199)]),
+    # Long strings are counted in blocks.
+    Case({"type": "string", "maxLength": 100}, [json.dumps("a" * n) for n in (0, 31, 32, 64, 96, 99)] + [json.dumps("\n" * 100)],
+         [json.dumps("a" * 101), json.dumps("a" * 128)]),
+    Case({"type": "string", "minLength": 70, "maxLength": 170}, [json.dumps("é" * n) for n in (70, 96, 170)], [json.dumps("é" * n) for n in (69, 171)]),
+    Case({"type": "string", "pattern": "^[a-c]{1,65}$"}, ['"a"', json.dumps("c" * 65)], ['""', json.dumps("c" * 66), '"d"']),
     Case({"type": "string", "maxLength": 0}, ['""'], ['"a"']),
     Case({"type": "string"}, ['""', '"\\ud83d\\ude00"', '"\\u0000\\/"', '"é😀"'], ['"\\ud83d"', '"\\ude00"', '"\\ud83d\\ud83d"', '"\n"', '"\\a"']),
     # Properties.

@@ -19,8 +19,8 @@ using Type = JsonValue::Type;
 constexpr size_t kGroup = 4;
 constexpr size_t kMostGroups = 9;
 // Strings of so many characters at most have a rule for each number of characters that are left, whose masks
-// are compiled. Longer ones are made of blocks. A token that goes on behind its block has to be looked at when
-// a mask is made, which most would have to where characters are counted one by one.
+// are compiled. Longer ones are made of blocks. A token that goes on behind its block has to be looked at
+// when a mask is made, which most would have to where characters are counted one by one.
 constexpr size_t kMostChained = 64;
 constexpr size_t kBlock = 32;
 constexpr size_t kMostBlocks = 4096;
@@ -305,7 +305,8 @@ absl::StatusOr<size_t> JsonRules::RestOfString(const CodeRanges& characters, siz
   }
   // Whole blocks, and less than one behind them: each text can be taken apart in one way.
   const size_t num_blocks = most / kBlock;
-  if (num_blocks > kMostBlocks) return absl::ResourceExhaustedError("too large: expected at most 131,072");
+  if (num_blocks > kMostBlocks)
+    return absl::ResourceExhaustedError("too large: expected strings of at most 131,072 characters");
   TANDEM_ASSIGN_OR_RETURN(const size_t block, Block(characters, kBlock));
   TANDEM_ASSIGN_OR_RETURN(const size_t part, RestOfString(characters, kBlock - 1));
   TANDEM_ASSIGN_OR_RETURN(const size_t last, RestOfString(characters, most % kBlock));
@@ -337,10 +338,9 @@ absl::StatusOr<size_t> JsonRules::StringsOf(const CharacterRun& run) {
   const bool any = run.characters == AllCodePoints();
   if (any && run.least == 0 && run.most == kNoLimit) return AnyString();
   if (run.least > kMostBlocks * kBlock)
-    return absl::ResourceExhaustedError("too large: expected at most 131,072");
+    return absl::ResourceExhaustedError("too large: expected strings of at most 131,072 characters");
   TANDEM_ASSIGN_OR_RETURN(
-      size_t rest,
-      RestOfString(run.characters, run.most == kNoLimit ? kNoLimit : run.most - run.least));
+      size_t rest, RestOfString(run.characters, run.most == kNoLimit ? kNoLimit : run.most - run.least));
   Sequence string = {RuleSet::Text("\"")};
   if (run.least >= kBlock) {
     TANDEM_ASSIGN_OR_RETURN(const size_t block, Block(run.characters, kBlock));
