@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/engine/cpu/packed_matrix.h"
+#include "common/engine/cpu/testing/kernels_test_data.h"
 #include "common/engine/cpu/testing/random_codes.h"
 #include "common/model/quantized_grid.h"
 #include "common/model/tensor_convert.h"

@@ -22,7 +22,7 @@ namespace {
 
 using Scales = Coding::Scales;
 
-std::vector<Coding> AllCodings() {
+std::vector<Coding> AllFileCodings() {
   std::vector<Coding> all;
   for (const int bits : {2, 3, 4, 5, 6, 7, 8}) {
     for (const bool is_unsigned : {false, true}) {
@@ -45,7 +45,7 @@ std::vector<Coding> AllCodings() {
   return all;
 }
 
-std::string NameOf(const Coding& coding) {
+std::string CodingName(const Coding& coding) {
   return absl::StrCat(coding.bits, coding.is_unsigned ? "_unsigned" : "", coding.is_fine ? "_fine" : "",
                       coding.has_minimums ? "_minimums" : "", "_", static_cast<int>(coding.scales));
 }
@@ -121,8 +121,8 @@ TEST_P(FileCodeProductsTest, AreThoseOfTheDefinition) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FileCodeProductsTest, testing::ValuesIn(AllCodings()),
-                         [](const auto& instance) { return NameOf(instance.param); });
+INSTANTIATE_TEST_SUITE_P(All, FileCodeProductsTest, testing::ValuesIn(AllFileCodings()),
+                         [](const auto& instance) { return CodingName(instance.param); });
 
 // Extreme codes and inputs, whose sums are the greatest.
 TEST(FileCodesTest, HoldTheGreatestSums) {

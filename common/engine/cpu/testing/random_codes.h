@@ -145,8 +145,4 @@ inline std::vector<float> Products(const PackedMatrix& matrix, const KernelTable
   return ProductsOf(matrix, kernels, num_rows, RandomInputs(num_rows, matrix.depth()));
 }
 
-inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 }  // namespace tandem
