@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
 namespace tandem::router {
@@ -99,7 +100,7 @@ std::string CompactJson(absl::string_view value) {
       continue;
     }
     const size_t end = value[at] == '"' ? EndOfString(value, at) : at + 1;
-    compact += value.substr(at, end - at);
+    absl::StrAppend(&compact, value.substr(at, end - at));
     at = end;
   }
   return compact;

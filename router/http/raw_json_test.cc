@@ -9,8 +9,8 @@
 namespace tandem::router {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(RawJsonTest, MembersAreAsTheyAreWritten) {
   const std::string text =
