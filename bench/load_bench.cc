@@ -118,7 +118,14 @@ absl::StatusOr<double> ReadAll(const Files& files, int threads) {
 absl::StatusOr<double> WriteMemory(uint64_t num_bytes, ThreadTeam* team) {
   const absl::Time start = absl::Now();
   TANDEM_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Allocate(num_bytes, 1, "a measurement"));
-  buffer.TouchFirst(team);
+  team->Run([&](int thread) {
+    constexpr size_t kPageBytes = 4096;
+    const auto num_pages = static_cast<uint32_t>(buffer.num_bytes() / kPageBytes);
+    const Share share = ShareOf(num_pages, thread, team->num_threads());
+    for (size_t page = share.begin; page < share.end; ++page) {
+      std::memset(buffer.data<char>() + page * kPageBytes, 1, kPageBytes);
+    }
+  });
   return SecondsSince(start);
 }
 
