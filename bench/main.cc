@@ -139,7 +139,7 @@ void AddLoadFlags(CLI::App* app, LoadFlags* flags) {
   app->add_option("--instruction-set", flags->instruction_set,
                   absl::StrJoin(InstructionSetNames(), ", ") + ".")
       ->capture_default_str();
-  app->add_option("--weight-dtype", flags->weight_dtype, "auto, bf16, int8, int4, w8a8 or w4a8.")
+  app->add_option("--weight-dtype", flags->weight_dtype, "auto, exact, bf16, int8, int4, w8a8 or w4a8.")
       ->capture_default_str();
   app->add_option("--repetitions", options.repetitions, "Number of reads and loads; they take turns.")
       ->check(CLI::Range(1, 1000))

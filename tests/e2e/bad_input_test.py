@@ -321,7 +321,7 @@ class BadModelTest(ProcessTest):
                 code, log = run(program, "--model", model, f"--weight-dtype={name}", "--check-config")
                 self.assertNotEqual(code, 0, program)
                 self.assertIn(f"weight type {name} on the device cpu", log)
-                self.assertIn("expected auto, bf16, int8, int4, w8a8 or w4a8", log)
+                self.assertIn("expected auto, exact, bf16, int8, int4, w8a8 or w4a8", log)
 
     def test_types_of_keys_and_values(self):
         for program in ("tandem-verifier", "tandem-drafter"):

@@ -261,13 +261,13 @@ TEST_F(CpuEngineTest, RefusesWeightTypesThatItCannotKeep) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(status.message(),
               absl::StrCat("weight type \"", name,
-                           "\", expected one of auto, bf16, int8, int4, w8a8, w4a8, fp8, fp8-tensor"));
+                           "\", expected one of auto, exact, bf16, int8, int4, w8a8, w4a8, fp8, fp8-tensor"));
   }
   for (const WeightType type : {WeightType::kFp8, WeightType::kFp8Tensor}) {
     const absl::Status status = CreateCpuEngine(model_, {.num_blocks = 4, .weight_type = type}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), testing::HasSubstr(absl::StrCat("weight type ", WeightTypeName(type))));
-    EXPECT_THAT(status.message(), testing::HasSubstr("expected auto, bf16, int8, int4, w8a8 or w4a8"));
+    EXPECT_THAT(status.message(), testing::HasSubstr("expected auto, exact, bf16, int8, int4, w8a8 or w4a8"));
   }
   for (const WeightType type : {WeightType::kW8A8, WeightType::kW4A8}) {
     EXPECT_TRUE(ValidateCpuWeightType(type).ok());
