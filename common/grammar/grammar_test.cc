@@ -160,7 +160,7 @@ TEST(ConstraintTest, NamesThePlaceInTheSchema) {
       {R"({"$ref":"#/$defs/a","$defs":{"a":{"if":1}}})", "#/$defs/a/if: expected a schema"},
       {R"({"type":"object","required":"a"})", "#/required: expected a list of texts"},
       {R"({"type":"string","minLength":-1})", "#/minLength: expected a number of them"},
-      {R"({"type":"string","pattern":"a{"})", "#/pattern: byte 2: expected a number"},
+      {R"({"type":"string","pattern":"a{,2}"})", "#/pattern: byte 2: expected a number"},
   };
   for (const auto& test : cases) {
     const absl::Status status = CheckConstraint({.form = Form::kJsonSchema, .text = test.schema}, {});
