@@ -314,7 +314,7 @@ class BadModelTest(ProcessTest):
                 code, log = run(program, "--model", model, f"--weight-dtype={name}", "--check-config")
                 self.assertNotEqual(code, 0, program)
                 self.assertIn("--weight-dtype", log)
-                self.assertIn("auto,bf16,int8,int4,w8a8,w4a8,fp8,fp8-tensor", log)
+                self.assertIn("auto,exact,bf16,int8,int4,w8a8,w4a8,fp8,fp8-tensor", log)
             # Of GPUs alone.
             for name in ("fp8", "fp8-tensor"):
                 model = MODELS / "tandem-draft-general-1m"
