@@ -150,7 +150,7 @@ TEST(ParseTest, NamesOfDtypesAndTrees) {
   EXPECT_EQ(*ParseWeightDtype("int8"), WeightDtype::kInt8);
   EXPECT_EQ(*ParseWeightDtype("fp8"), WeightDtype::kFp8);
   EXPECT_THAT(std::string(ParseWeightDtype("fp4").status().message()),
-              HasSubstr("\"fp4\", expected bf16, int8, int4, w8a8, w4a8, fp8 or auto"));
+              HasSubstr("\"fp4\", expected bf16, int8, int4, w8a8, w4a8, fp8, auto or exact"));
   EXPECT_EQ(*ParseRowTree("chain"), RowTree::kChain);
   EXPECT_THAT(std::string(ParseRowTree("star").status().message()),
               HasSubstr("\"star\", expected binary, chain or siblings"));
