@@ -51,8 +51,8 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
                  "Outputs differ between formats.")
       .AddChoice(
           "kv-type", &options.kv_type, KvTypeNames(),
-          "Number format of keys and values. auto: bf16. f32 takes twice its memory, int8 half. Outputs "
-          "differ between formats.")
+          "Number format of keys and values. auto: bf16, but on a CPU f32 for keys with large biases. f32 "
+          "takes twice the memory of bf16, int8 half. Outputs differ between formats.")
       .Add("kv-tokens", &options.kv_tokens,
            "KV cache size in tokens, for all requests and the prefix cache. Requests allocate as they grow. "
            "When it is full, the youngest requests are preempted and recompute their tokens later. Several "

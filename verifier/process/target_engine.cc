@@ -15,6 +15,7 @@
 #include "common/engine/cpu/cpu_list.h"
 #include "common/engine/cpu/kv_store.h"
 #include "common/engine/cuda/create_cuda_engine.h"
+#include "common/engine/kv_choice.h"
 #include "common/engine/paced_engine.h"
 #include "common/tokenizer/tokenizer.h"
 #include "verifier/process/kv_room.h"
@@ -128,8 +129,12 @@ absl::StatusOr<OpenedTarget> OpenTarget(const VerifierFlags& options, const Mode
                                         : ValidateCpuWeightType(target.weight_type));
   TANDEM_ASSIGN_OR_RETURN(const KvType kv_type, ParseKvType(options.kv_type));
   if (device.is_cuda) TANDEM_RETURN_IF_ERROR(ValidateGpuKvType(kv_type));
-  target.kv_type = ResolvedKvType(kv_type);
   TANDEM_ASSIGN_OR_RETURN(target.model, Model::Load(plan.spec.folder));
+  target.kv_type = device.is_cuda ? ResolvedKvType(kv_type) : CpuKvType(*target.model, kv_type);
+  if (kv_type == KvType::kAuto && target.kv_type == KvType::kF32) {
+    LogInfo("keys and values are kept in f32: of keys with large biases bf16 would lose too much",
+            {{"model", plan.spec.name}, {"greatest_bias", absl::StrCat(GreatestKeyBias(*target.model))}});
+  }
   const ModelConfig& config = target.model->config();
   if (config.head.has_value()) {
     return absl::InvalidArgumentError(

@@ -10,13 +10,15 @@
 #include "common/base/status_macros.h"
 #include "common/engine/cpu/cpu_forward.h"
 #include "common/engine/cpu/medusa_engine.h"
+#include "common/engine/kv_choice.h"
 
 namespace tandem {
 namespace {
 
-absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineOptions& options) {
+absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, KvType kv_type,
+                                     const CpuEngineOptions& options) {
   if (options.num_blocks != 0) return options.num_blocks;
-  const std::optional<uint64_t> block_bytes = KvStore::BytesPerBlock(config, options.kv_type);
+  const std::optional<uint64_t> block_bytes = KvStore::BytesPerBlock(config, kv_type);
   if (!block_bytes.has_value() || *block_bytes == 0 || options.kv_bytes < *block_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv_bytes is ", options.kv_bytes, "; one block of ", kBlockTokens, " tokens takes ",
@@ -32,15 +34,16 @@ absl::StatusOr<uint32_t> CountBlocks(const ModelConfig& config, const CpuEngineO
 absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(std::shared_ptr<const Model> owned_model,
                                                           const CpuEngineOptions& options) {
   const Model& model = *owned_model;
+  const KvType kv_type = CpuKvType(model, options.kv_type);
   std::unique_ptr<CpuEngine> engine(new CpuEngine);
   engine->config_ = model.config();
   engine->max_rows_ = options.max_rows;
   TANDEM_ASSIGN_OR_RETURN(engine->kernels_, SelectKernels(options.instruction_set));
   TANDEM_ASSIGN_OR_RETURN(engine->team_, ThreadTeam::Create(options.num_threads, options.cpus));
-  TANDEM_ASSIGN_OR_RETURN(engine->num_blocks_, CountBlocks(engine->config_, options));
+  TANDEM_ASSIGN_OR_RETURN(engine->num_blocks_, CountBlocks(engine->config_, kv_type, options));
   engine->max_context_ =
       std::min(static_cast<uint32_t>(engine->config_.max_context), engine->num_blocks_ * kBlockTokens);
-  TANDEM_RETURN_IF_ERROR(engine->CreateAttention(options.kv_type));
+  TANDEM_RETURN_IF_ERROR(engine->CreateAttention(kv_type));
   TANDEM_RETURN_IF_ERROR(engine->AllocateScratch());
   TANDEM_ASSIGN_OR_RETURN(engine->weights_, PackWeights(model, options.weight_type, *engine->kernels_,
                                                         engine->team_.get(), options.progress));

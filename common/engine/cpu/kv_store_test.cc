@@ -4,12 +4,21 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/temporary_folder.h"
 #include "common/engine/cpu/kernel_table.h"
+#include "common/engine/kv_choice.h"
+#include "common/model/model.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace tandem {
 namespace {
@@ -181,6 +190,33 @@ TEST(KvStore, RoomIsAddressSpaceUntilItIsUsed) {
 TEST(KvStore, AutoIsBf16) {
   EXPECT_EQ(ResolvedKvType(KvType::kAuto), KvType::kBf16);
   EXPECT_EQ(KvStore::BytesPerBlock(Config(), KvType::kAuto), KvStore::BytesPerBlock(Config(), KvType::kBf16));
+}
+
+// As Qwen2.5-0.5B's, of which bfloat16 keeps too little.
+TEST(KvType, KeysWithLargeBiasesAreKeptInFloat32) {
+  const std::string folder = absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/tiny-qwen2");
+  const auto small = Model::Load(folder);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_GT(GreatestKeyBias(**small), 0.0f);
+  EXPECT_LT(GreatestKeyBias(**small), kLargeKeyBias);
+  EXPECT_EQ(CpuKvType(**small, KvType::kAuto), KvType::kBf16);
+  EXPECT_EQ(CpuKvType(**small, KvType::kInt8), KvType::kInt8);
+
+  const TemporaryFolder copy;
+  std::filesystem::copy_file(folder + "/config.json", copy.path() + "/config.json");
+  std::string weights = ReadFile(folder + "/model.safetensors", size_t{1} << 24).value();
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, weights.data(), sizeof(header_bytes));
+  const auto header = nlohmann::json::parse(weights.substr(sizeof(header_bytes), header_bytes));
+  const auto at = header.at("model.layers.1.self_attn.k_proj.bias").at("data_offsets").at(0).get<size_t>();
+  constexpr uint16_t kMinus9 = 0xc110;  // In bfloat16.
+  std::memcpy(weights.data() + sizeof(header_bytes) + header_bytes + at, &kMinus9, sizeof(kMinus9));
+  copy.Write("model.safetensors", weights);
+  const auto large = Model::Load(copy.path());
+  ASSERT_TRUE(large.ok()) << large.status();
+  EXPECT_EQ(GreatestKeyBias(**large), 9.0f);
+  EXPECT_EQ(CpuKvType(**large, KvType::kAuto), KvType::kF32);
+  EXPECT_EQ(CpuKvType(**large, KvType::kBf16), KvType::kBf16);
 }
 
 TEST(KvStore, RefusesSizesOutOfRange) {
