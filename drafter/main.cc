@@ -113,8 +113,8 @@ void Declare(DrafterFlags& options, Flags& flags) {
                  "state, halves the network traffic.")
       .AddChoice(
           "kv-type", &options.kv_type, KvTypeNames(),
-          "Number format of keys and values. auto: bf16. On a CPU, f32 takes twice its memory, and int8, "
-          "with a scale per head and token, half.")
+          "Number format of keys and values. auto: bf16, but on a CPU f32 for keys with large biases. f32 "
+          "takes twice the memory of bf16, and int8, with a scale per head and token, half; both on a CPU.")
       .Add("kv-tokens", &options.kv_tokens,
            "KV cache size of each model in tokens, for all sessions and the prefix cache. On a CPU it takes "
            "memory as it is used.")

@@ -62,7 +62,7 @@ constexpr Place PlaceOf(const Plane& plane, uint32_t quad) {
   return {plane.first_line + quad / plane.quads, quad % plane.quads * static_cast<uint32_t>(plane.bits)};
 }
 
-// The four codes of an output, in one word.
+// Puts the quads of a group into lines. A word holds the four codes of an output.
 template <int kBits>
 void PackGroup(const uint8_t (&codes)[kTileOutputs][kCodeGroup], char* to) {
   constexpr Planes kPlanes = PlanesOf(kBits);
@@ -101,7 +101,7 @@ void PackGroup(int bits, const uint8_t (&codes)[kTileOutputs][kCodeGroup], char*
   }
 }
 
-// A number of one float16, bfloat16 or float32 that is one exactly.
+// The bits of a float16, for a number that it holds exactly.
 uint16_t StoreHalf(float number) {
   // float16 has 10 bits of mantissa, and below 2^-14 multiples of 2^-24.
   const uint32_t bits = std::bit_cast<uint32_t>(number);

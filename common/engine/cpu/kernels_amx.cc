@@ -282,7 +282,8 @@ void Multiply(const ProductArgs& args) {
 
 template <int kParts>
 KernelTable MakeAmxKernels(const char* name) {
-  KernelTable table = Avx512Kernels();
+  // Every processor with AMX has VNNI, which multiplies the codes of files.
+  KernelTable table = Avx512VnniKernels();
   table.name = name;
   ProductKernel& product = table.products[static_cast<int>(WeightFormat::kBf16)];
   product.layout = Bf16AmxTiles();
