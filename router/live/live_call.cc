@@ -2,27 +2,33 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace tandem::router {
 
-void LiveCall::OnAdmitted(const std::string& tenant) {
-  if (view_ == nullptr) return;
-  tenant_ = tenant;
+void LiveCall::Show(LiveStart start, std::shared_ptr<const PromptEncoder> encoder) {
+  start_ = std::move(start);
+  encoder_ = std::move(encoder);
+}
+
+void LiveCall::OnStage(Stage stage, const GenerationFacts& facts, absl::Time) {
+  if (view_ == nullptr || stage != Stage::kAdmit) return;
+  tenant_ = facts.tenant->name;
   view_->tallies.OnBegun(tenant_);
 }
 
-void LiveCall::Show(const LiveStart& start, std::shared_ptr<const PromptEncoder> encoder,
-                    v1::OutputOptions& output) {
-  if (view_ == nullptr) return;
-  encoder_ = std::move(encoder);
+void LiveCall::OnPrepared(const GenerationFacts&, v1::VerifierGenerateRequest& request, absl::Time) {
+  if (view_ == nullptr || encoder_ == nullptr) return;
+  v1::OutputOptions& output = *request.mutable_output();
   generation_ = view_->feed.NextGeneration();
   client_wants_trace_ = output.round_trace();
   client_wants_tree_ = output.round_tree();
   output.set_round_trace(true);
   output.set_round_tree(true);
-  view_->feed.Publish("start", StartJson(generation_, start));
+  view_->feed.Publish("start", StartJson(generation_, std::exchange(start_, {})));
 }
 
-void LiveCall::OnEvent(v1::GenerateResponse& event) {
+void LiveCall::OnEvent(const GenerationFacts&, v1::GenerateResponse& event, absl::Time) {
   if (view_ == nullptr) return;
   if (event.has_started() && encoder_ != nullptr) {
     view_->feed.Publish("started", StartedJson(generation_, event.started()));
@@ -42,12 +48,18 @@ void LiveCall::OnChunk(v1::GenerationChunk& chunk) {
   }
 }
 
-void LiveCall::OnNote(absl::string_view note) {
+void LiveCall::OnTurn(Turn turn, const absl::Status& reason, const GenerationFacts&, absl::Time) {
   if (view_ == nullptr || encoder_ == nullptr) return;
-  view_->feed.Publish("note", NoteJson(generation_, note));
+  if (turn == Turn::kRetry) {
+    view_->feed.Publish(
+        "note", NoteJson(generation_, absl::StrCat("Continues on another verifier: ", reason.message())));
+  } else if (turn == Turn::kWait) {
+    view_->feed.Publish("note",
+                        NoteJson(generation_, absl::StrCat("Waits for a verifier: ", reason.message())));
+  }
 }
 
-void LiveCall::OnEnded(const absl::Status& status) {
+void LiveCall::OnEnded(const GenerationFacts&, const absl::Status& status, absl::Time) {
   if (view_ == nullptr || tenant_.empty()) return;
   view_->tallies.OnEnded(tenant_, status, static_cast<uint32_t>(num_tokens_), finished_.speculation());
   if (encoder_ != nullptr) view_->feed.Publish("end", EndJson(generation_, status, finished_));

@@ -2,16 +2,18 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "router/generation/generation_facts.h"
+#include "router/generation/generation_observer.h"
 #include "router/live/live_feed.h"
 #include "router/live/live_json.h"
 #include "router/live/tenant_tally.h"
 #include "router/models/served_model.h"
 #include "tandem/v1/generation.pb.h"
+#include "tandem/v1/verifier.pb.h"
 
 namespace tandem::router {
 
@@ -23,28 +25,23 @@ struct LiveView {
   TenantTallies tallies;
 };
 
-// Reports one call to the live page:
-//
-//   OnAdmitted -> [Show -> OnEvent, OnNote ...] -> OnEnded
-//
-// Every call counts in its tenant's tally. A call that is shown also publishes its events: "start",
-// "started", "round", "note" and "end". To see rounds, it asks the verifier for more fields than the client
-// did, and removes them from the client's events. Not thread-safe.
-class LiveCall {
+// Reports one call to the live page. Every call that is admitted counts in its tenant's tally. A call that is
+// shown also publishes its events: "start", "started", "round", "note" and "end". To see rounds, it asks the
+// verifier for more fields than the client did, and removes them from the client's events. Not thread-safe.
+class LiveCall final : public GenerationObserver {
  public:
   // `view` outlives this. Null: does nothing.
   explicit LiveCall(LiveView* view) : view_(view) {}
 
-  void OnAdmitted(const std::string& tenant);
-  // Shows the call from now on. Changes `output`, the output options for the verifier. `encoder`: of the
-  // model.
-  void Show(const LiveStart& start, std::shared_ptr<const PromptEncoder> encoder, v1::OutputOptions& output);
-  // An event on its way to the client. Call it for every one.
-  void OnEvent(v1::GenerateResponse& event);
-  // Publishes a note for viewers, in words.
-  void OnNote(absl::string_view note);
-  // Call it once, with or without OnAdmitted before.
-  void OnEnded(const absl::Status& status);
+  // Before OnPrepared: shows the call, which begins with `start`. `encoder`: of the model.
+  void Show(LiveStart start, std::shared_ptr<const PromptEncoder> encoder);
+
+  void OnStage(Stage stage, const GenerationFacts& facts, absl::Time now) override;
+  void OnPrepared(const GenerationFacts& facts, v1::VerifierGenerateRequest& request,
+                  absl::Time now) override;
+  void OnEvent(const GenerationFacts& facts, v1::GenerateResponse& event, absl::Time now) override;
+  void OnTurn(Turn turn, const absl::Status& reason, const GenerationFacts& facts, absl::Time now) override;
+  void OnEnded(const GenerationFacts& facts, const absl::Status& status, absl::Time now) override;
 
  private:
   void OnChunk(v1::GenerationChunk& chunk);
@@ -55,6 +52,7 @@ class LiveCall {
   v1::GenerationFinished finished_;
   // Of calls that are shown.
   std::shared_ptr<const PromptEncoder> encoder_;
+  LiveStart start_;  // Until OnPrepared.
   uint64_t generation_ = 0;
   uint64_t num_rounds_ = 0;
   bool client_wants_trace_ = false;

@@ -1,20 +1,18 @@
 #pragma once
 
-#include <cstddef>
-#include <string>
+#include <optional>
 
-#include "router/drafters/selection.h"
+#include "router/generation/generation_facts.h"
 #include "router/live/live_json.h"
+#include "router/serving/preparation.h"
 #include "router/serving/router.h"
-#include "router/state/routing_snapshot.h"
-#include "tandem/v1/verifier.pb.h"
 
 namespace tandem::router {
 
-// Describes a request for the live page before it goes to a verifier: its tenant, and why it gets its
-// drafter. Computes the prompt's features again, so call it on a worker and only for requests that are shown.
-LiveStart DescribeStart(Router& router, const RoutingSnapshot& routing, const Tenant& tenant, size_t model,
-                        const DrafterSelection& selection, const v1::VerifierGenerateRequest& prepared,
-                        const std::string& request_id);
+// Describes a request for the live page before it goes to a verifier, if somebody looks at it: its tenant,
+// and why it gets its drafter. Computes the prompt's features again, so call it on a worker. `found`: after
+// Choose.
+std::optional<LiveStart> DescribeIfShown(Router& router, const GenerationFacts& facts,
+                                         const Preparation::Found& found);
 
 }  // namespace tandem::router

@@ -1,6 +1,9 @@
 #include "router/serving/request_trace.h"
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,46 +34,58 @@ void RequestTrace::Describe(const v1::GenerateRequest& request, absl::string_vie
   call_.Set("tandem.tenant", tenant);
 }
 
-void RequestTrace::SetRequest(absl::string_view request_id, absl::string_view model) {
-  call_.Set("tandem.request_id", request_id);
-  call_.Set("gen_ai.response.model", model);
+void RequestTrace::OnStage(Stage stage, const GenerationFacts& facts, absl::Time now) {
+  switch (stage) {
+    case Stage::kReceive:
+      return Describe(*facts.asked, facts.tenant->name);
+    case Stage::kRoute:
+      call_.Set("tandem.request_id", facts.request_id);
+      return call_.Set("gen_ai.response.model", facts.model_name);
+    case Stage::kPlace:
+      return queue_.End(now);
+    case Stage::kComplete:
+      return OnComplete(facts, now);
+    case Stage::kAdmit:
+    case Stage::kEncode:
+    case Stage::kChoose:
+      return;
+  }
 }
 
-void RequestTrace::OnTaken(absl::Time now) {
-  queue_.End(now);
-}
-
-void RequestTrace::OnPrepared(const Preparation& preparation) {
+void RequestTrace::OnComplete(const GenerationFacts& facts, absl::Time now) {
   if (!call_.recording()) return;
-  Span tokenize = call_.Child("tokenize", SpanKind::kInternal, preparation.tokenizing);
-  tokenize.Set("gen_ai.usage.input_tokens", preparation.prompt_tokens);
-  tokenize.End(preparation.choosing);
-  Span choice = call_.Child("choose drafter", SpanKind::kInternal, preparation.choosing);
-  choice.Set("tandem.drafter", preparation.drafter);
-  choice.Set("tandem.choice.reason", preparation.reason);
-  choice.Set("tandem.choice.candidates", uint64_t{preparation.num_candidates});
-  if (preparation.predicted >= 0.0) choice.Set("tandem.choice.predicted_acceptance", preparation.predicted);
-  choice.End(preparation.done);
+  Span tokenize = call_.Child("tokenize", SpanKind::kInternal, facts.ReachedAt(Stage::kPlace));
+  tokenize.Set("gen_ai.usage.input_tokens", static_cast<uint32_t>(facts.request.prompt().ids_size()));
+  tokenize.End(facts.ReachedAt(Stage::kEncode));
+  Span choice = call_.Child("choose drafter", SpanKind::kInternal, facts.ReachedAt(Stage::kEncode));
+  choice.Set("tandem.drafter", facts.drafter());
+  choice.Set("tandem.choice.reason", facts.selection.reason);
+  choice.Set("tandem.choice.candidates", uint64_t{facts.selection.candidates.size()});
+  if (facts.decision.predicted.has_value()) {
+    choice.Set("tandem.choice.predicted_acceptance", facts.decision.predicted->mean);
+  }
+  choice.End(now);
 }
 
-const TraceContext& RequestTrace::OnAttempt(int number, absl::string_view endpoint, size_t emitted_tokens,
-                                            absl::Time now) {
+void RequestTrace::OnAttempt(const GenerationFacts& facts, int number, absl::string_view endpoint,
+                             absl::Time now) {
   attempt_ = call_.Child("tandem.v1.Verifier/Generate", SpanKind::kClient, now);
   attempt_.SetCall("tandem.v1.Verifier", "Generate");
   attempt_.SetServer(endpoint);
   attempt_.Set("tandem.attempt", number);
-  attempt_.Set("tandem.emitted_tokens", uint64_t{emitted_tokens});
-  return attempt_.context();
+  attempt_.Set("tandem.emitted_tokens", uint64_t{facts.num_output});
 }
 
-void RequestTrace::OnAttemptEnd(absl::StatusCode code, absl::Time now) {
-  attempt_.SetStatus(code);
+void RequestTrace::OnAttemptEnded(const GenerationFacts&, const absl::Status& status, absl::Time now) {
+  attempt_.SetStatus(status.code());
   attempt_.End(now);
 }
 
-void RequestTrace::OnTokens(absl::Time now) {
-  if (std::exchange(has_tokens_, true)) return;
-  call_.Set("tandem.time_to_first_token_seconds", absl::ToDoubleSeconds(now - arrival_));
+void RequestTrace::OnEvent(const GenerationFacts&, v1::GenerateResponse& event, absl::Time now) {
+  if (event.has_chunk() && !std::exchange(has_tokens_, true)) {
+    call_.Set("tandem.time_to_first_token_seconds", absl::ToDoubleSeconds(now - arrival_));
+  }
+  if (event.has_finished()) OnFinished(event.finished());
 }
 
 void RequestTrace::OnFinished(const v1::GenerationFinished& finished) {
@@ -93,12 +108,12 @@ void RequestTrace::OnFinished(const v1::GenerationFinished& finished) {
   }
 }
 
-void RequestTrace::OnEnd(absl::StatusCode code, uint32_t tokens, absl::Time now) {
-  if (!call_.recording()) return;
+void RequestTrace::OnEnded(const GenerationFacts& facts, const absl::Status& status, absl::Time now) {
+  // For unauthenticated callers, a trace would contain no more than the log.
+  if (facts.tenant == nullptr || !call_.recording()) return;
   queue_.End(now);
-  OnAttemptEnd(code, now);
-  call_.Set("gen_ai.usage.output_tokens", tokens);
-  call_.SetStatus(code);
+  call_.Set("gen_ai.usage.output_tokens", facts.num_sent);
+  call_.SetStatus(status.code());
   call_.End(now);
 }
 

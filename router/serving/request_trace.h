@@ -1,18 +1,19 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/tracing/span.h"
+#include "router/generation/generation_facts.h"
+#include "router/generation/generation_observer.h"
 #include "tandem/v1/generation.pb.h"
+#include "tandem/v1/verifier.pb.h"
 
 namespace tandem::router {
 
-// The spans of one request at the router. The call reports each event:
+// The spans of one request at the router:
 //
 //   Generate (server)          the whole call
 //     queue                    arrival until a worker has it: the wait for a place and for a thread
@@ -23,47 +24,31 @@ namespace tandem::router {
 //
 // If the trace is not sampled, nothing is recorded, but verifiers still get the context. Used by one thread
 // at a time.
-class RequestTrace {
+class RequestTrace final : public GenerationObserver {
  public:
   // The call arrived with `parent`.
   RequestTrace(const Tracer& tracer, const TraceContext& parent, absl::Time now);
 
   // The id as it appears in logs.
   std::string trace_id() const { return TraceIdText(call_.context()); }
-
-  // The caller is authenticated.
-  void Describe(const v1::GenerateRequest& request, absl::string_view tenant);
-  void SetRequest(absl::string_view request_id, absl::string_view model);
-  // A worker took the request.
-  void OnTaken(absl::Time now);
-
-  // What the worker did, and when each step began, in this order.
-  struct Preparation {
-    absl::Time tokenizing;
-    absl::Time choosing;
-    absl::Time done;
-    uint32_t prompt_tokens = 0;
-    absl::string_view drafter;  // Empty: none.
-    absl::string_view reason;
-    size_t num_candidates = 0;  // That there were to choose from; 0: it was no choice.
-    double predicted = -1.0;    // Acceptance of the drafter; negative: not predicted.
-  };
-  void OnPrepared(const Preparation& preparation);
-
-  // An attempt starts, after the one before has ended. Returns the context to send to the verifier.
-  const TraceContext& OnAttempt(int number, absl::string_view endpoint, size_t emitted_tokens,
-                                absl::Time now);
-  // Does nothing if no attempt is running.
-  void OnAttemptEnd(absl::StatusCode code, absl::Time now);
-  // Tokens arrived. Only the first call counts.
-  void OnTokens(absl::Time now);
-  void OnFinished(const v1::GenerationFinished& finished);
+  // Of the current attempt, for its verifier.
+  const TraceContext& attempt_context() const { return attempt_.context(); }
   // The span for scoring the output.
   Span StartFeedback(absl::Time now) const { return call_.Child("feedback", SpanKind::kInternal, now); }
-  // The call ended. Without it, only spans that have already ended are exported.
-  void OnEnd(absl::StatusCode code, uint32_t tokens, absl::Time now);
+
+  void OnStage(Stage stage, const GenerationFacts& facts, absl::Time now) override;
+  void OnAttempt(const GenerationFacts& facts, int number, absl::string_view endpoint,
+                 absl::Time now) override;
+  void OnEvent(const GenerationFacts& facts, v1::GenerateResponse& event, absl::Time now) override;
+  void OnAttemptEnded(const GenerationFacts& facts, const absl::Status& status, absl::Time now) override;
+  // Without it, only spans that have already ended are exported.
+  void OnEnded(const GenerationFacts& facts, const absl::Status& status, absl::Time now) override;
 
  private:
+  void Describe(const v1::GenerateRequest& request, absl::string_view tenant);
+  void OnComplete(const GenerationFacts& facts, absl::Time now);
+  void OnFinished(const v1::GenerationFinished& finished);
+
   const absl::Time arrival_;
   Span call_;
   Span queue_;

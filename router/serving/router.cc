@@ -48,6 +48,12 @@ Router::Router(Options options)
       verifiers_(options_.routing->snapshot()->table(), TellingOfRounds(options_.verifiers, chooser_),
                  options_.clock),
       policies_(options_.policies != nullptr ? options_.policies : &own_policies_),
+      preparation_{.clock = options_.clock,
+                   .models = &options_.models,
+                   .admission = &admission_,
+                   .chooser = chooser_,
+                   .policies = policies_,
+                   .draw = options_.draw},
       workers_(options_.tokenizer_threads) {
   assert(options_.models.size() == snapshot()->table().models.size());
   options_.routing->TellVerifiers([this](const RoutingTable& table) {

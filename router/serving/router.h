@@ -22,6 +22,7 @@
 #include "router/live/live_call.h"
 #include "router/models/served_model.h"
 #include "router/serving/metrics.h"
+#include "router/serving/preparation_services.h"
 #include "router/serving/running_calls.h"
 #include "router/serving/swap.h"
 #include "router/spool/spool.h"
@@ -101,12 +102,10 @@ class Router {
   // The chooser of drafters. Its model indices are those of model().
   DrafterChooser& chooser() { return *chooser_; }
   PolicyMemory& policies() { return *policies_; }
-  // Selects drafters whose vocabulary, as far as it is known, suits the tenant's requests for a model.
+  const PreparationServices& preparation() const { return preparation_; }
+  // PreparationServices' method.
   DrafterFilter CanDraft(size_t model, const Tenant& tenant) const {
-    return [this, model, by_text = tenant.text_drafting](const Drafter& drafter) {
-      const VocabularyFit fit = chooser_->FitOf(model, drafter.name);
-      return fit == VocabularyFit::kIds || (fit == VocabularyFit::kText && by_text);
-    };
+    return preparation_.CanDraft(model, tenant);
   }
 
  private:
@@ -121,6 +120,7 @@ class Router {
   RunningCalls running_calls_;  // Asks verifiers.
   PolicyMemory own_policies_;
   PolicyMemory* const policies_;
+  const PreparationServices preparation_;
   absl::Mutex mutex_;
   int leases_ ABSL_GUARDED_BY(mutex_) = 0;
   WorkerPool workers_;

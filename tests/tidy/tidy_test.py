@@ -93,7 +93,7 @@ class TidyTest(unittest.TestCase):
         self.assert_finds(
             tidy.check_includes, {"verifier/scheduler/scheduler.cc": include}, "only RPC shells", "only RPC shells"
         )
-        self.assert_finds(tidy.check_includes, {"router/serving/relay.cc": include}, "grpcpp/grpcpp.h")
+        self.assert_finds(tidy.check_includes, {"router/generation/relay.cc": include}, "grpcpp/grpcpp.h")
         self.assert_finds(
             tidy.check_includes, {"common/engine/wire.cc": include}, "only RPC shells", "only RPC shells"
         )

@@ -1,4 +1,4 @@
-#include "router/serving/relay.h"
+#include "router/generation/relay.h"
 
 #include <vector>
 
