@@ -18,7 +18,7 @@ import time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "build" / "mutations"
-TARGETS = ["tandem_cluster_test", "tandem_simulation_test", "tandem_router_registry_test"]
+TARGETS = ["tandem_cluster_test", "tandem_simulation_test", "tandem_router_registry_test", "tandem_router_core_test"]
 # The longest run; a longer one counts as endless.
 TIMEOUT = 300
 
@@ -27,29 +27,62 @@ CLUSTER = "cluster"
 STORM = "storm"
 DISK = "disk"
 LEASES = "leases"
+GENERATION = "generation"
 RUNS = {
     CLUSTER: ("tandem_cluster_test", "ClusterTest.PromisesHoldUnderFaults", {"TANDEM_CLUSTER_SEEDS": "400"}),
     STORM: ("tandem_simulation_test", "SimulationTest.Outputs*:SimulationTest.Duplicates*", {"TANDEM_SIMULATION_SEEDS": "400"}),
     DISK: ("tandem_cluster_test", "DiskTest.*", {}),
     LEASES: ("tandem_router_registry_test", "LeaseSimulationTest.*", {}),
+    # What a simulated client or network does not bring about.
+    GENERATION: ("tandem_router_core_test", "GenerationTest.*", {}),
 }
 
 # (name, the resulting defect, file, code, the replacement of the code in [[ ]], run). Code that ends with a semicolon
 # is a statement, other code an expression.
 MUTATIONS = [
     # A request on its way between clients, routers and verifiers.
-    ("relay-started-again", "after a failover the client is told `started` again", "router/serving/relay.cc",
+    ("relay-started-again", "after a failover the client is told `started` again", "router/generation/relay.cc",
      "[[if (started_) return false;]]", "", CLUSTER),
-    ("relay-attempt-not-new", "a new attempt is taken for the old one", "router/serving/relay.cc",
+    ("relay-attempt-not-new", "a new attempt is taken for the old one", "router/generation/relay.cc",
      "[[attempt_started_ = false;]]", "", CLUSTER),
-    ("relay-tokens-forgotten", "tokens that were sent on are not remembered", "router/serving/relay.cc",
+    ("relay-tokens-forgotten", "tokens that were sent on are not remembered", "router/generation/relay.cc",
      "[[tokens_.insert(tokens_.end(), chunk.tokens().begin(), chunk.tokens().end());]]", "", CLUSTER),
-    ("relay-no-retry", "a verifier that is lost ends the request", "router/serving/relay.cc",
+    ("relay-no-retry", "a verifier that is lost ends the request", "router/generation/relay.cc",
      "[[if (finished_) return {.status = absl::OkStatus()};]]",
      "if (finished_) return {.status = absl::OkStatus()}; if (absl::IsUnavailable(status)) return {.status = status};", CLUSTER),
-    ("relay-full-is-internal", "a verifier that is full counts as one that failed", "router/serving/relay.cc",
+    ("relay-full-is-internal", "a verifier that is full counts as one that failed", "router/generation/relay.cc",
      "[[return {.retry = current_.rounds() == 0, .status = status};]]",
      "return {.status = absl::InternalError(\"full\")};", CLUSTER),
+    # What the router does when, and whom it tells.
+    ("generation-output-forgotten", "another verifier begins an output anew", "router/generation/generation.cc",
+     "[[request.mutable_emitted()->mutable_ids()->Assign(relay_->tokens().begin(), relay_->tokens().end());]]", "", CLUSTER),
+    ("generation-arithmetic-forgotten", "another verifier is not told how the output was computed",
+     "router/generation/generation.cc", "[[request.set_arithmetic(arithmetic_);]]", "", CLUSTER),
+    ("generation-old-attempt", "events of an attempt that is over are passed on", "router/generation/generation.h",
+     "return [[!status_.has_value() && attempt == attempts_ && attempt_ != nullptr]];",
+     "!status_.has_value() && attempt_ != nullptr", GENERATION),
+    ("generation-failure-uncounted", "a verifier that failed counts as untried", "router/generation/generation.cc",
+     "[[if (end.retry) failover_.OnFailed(verifier, host_.num_verifiers());]]", "", CLUSTER),
+    ("generation-timer-stale", "a timer that is void starts an attempt", "router/generation/generation.cc",
+     "if ([[status_.has_value() || number != timers_]]) return;", "status_.has_value()", GENERATION),
+    ("generation-waits-on", "a request that has ended still waits for a verifier", "router/generation/generation.cc",
+     "EndAttempt(*status_);\n  [[EndWait();]]", "", CLUSTER),
+    ("generation-place-kept", "a request that has ended keeps its place in flight", "router/generation/generation.cc",
+     "[[host_.GiveUpPlace(facts_.num_sent);]]", "", CLUSTER),
+    ("generation-ends-twice", "a second status takes the place of the first", "router/generation/generation.cc",
+     "[[if (status_.has_value()) return;]]\n  status_ = std::move(status);", "", GENERATION),
+    ("generation-unacknowledged", "a verifier is not told that its events were taken", "router/generation/generation.cc",
+     "[[if (attempt_ != nullptr && attempt == attempts_) attempt_->Acknowledge();]]", "", CLUSTER),
+    ("generation-write-overtaken", "a write begins while another one is in flight", "router/generation/generation.cc",
+     "if ([[writing_ || finished_ || breaking_]]) return;", "finished_", CLUSTER),
+    ("generation-writes-on", "a client that is gone is written to", "router/generation/generation.cc",
+     "[[DropQueue();]]\n  Advance();", "", GENERATION),
+    ("generation-end-untold", "observers are not told that an attempt has ended", "router/generation/generation.cc",
+     "[[Tell([&](GenerationObserver& observer) { observer.OnAttemptEnded(facts_, status, now); });]]", "", GENERATION),
+    ("generation-sent-uncounted", "tokens that are sent are not counted", "router/generation/generation.cc",
+     "[[facts_.num_sent = relay_->num_tokens();]]", "", CLUSTER),
+    ("generation-learned-leaks", "clients see what their window policy has learned", "router/generation/generation.cc",
+     "[[if (event.has_finished()) event.mutable_finished()->mutable_speculation()->clear_policy_state();]]", "", GENERATION),
     ("failover-no-wait", "no request waits for a verifier", "router/verifiers/failover.cc",
      "[[if (now >= end) return std::nullopt;]]", "return std::nullopt;", CLUSTER),
     ("failover-tries-for-ever", "attempts in vain are not counted", "router/verifiers/failover.cc",

@@ -1,11 +1,16 @@
 #include "tests/simulation/router_machine.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/token_digest.h"
+#include "router/config/config.h"
 #include "router/registry/testing/registrations.h"
-#include "router/serving/request.h"
+#include "router/verifiers/verifier_traits.h"
 
 namespace tandem::simulation {
 namespace {
@@ -13,10 +18,51 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kProbePeriod = absl::Milliseconds(500);
 constexpr absl::Duration kAskPeriod = absl::Milliseconds(2500);
-constexpr absl::Duration kDeadlineTolerance = absl::Milliseconds(20);
-constexpr absl::Duration kLatestEnd = absl::Milliseconds(100);
 // What an answer about its state takes a router, which is no part of a call's delay.
 constexpr absl::Duration kBusiest = absl::Milliseconds(50);
+// Clients differ in this priority at most.
+constexpr uint32_t kMostClients = 3;
+// Fewer than the calls that may come at once, so that some wait for a place.
+constexpr uint32_t kMaxConcurrentRequests = 6;
+
+std::string TokenOf(uint64_t client, absl::string_view drafter, absl::string_view partner) {
+  return absl::StrCat("client-", client, "-", drafter, "-", partner);
+}
+
+// A tenant for each client, and each drafter and partner that it may have, or none. Its other drafters are
+// the alternates.
+router::RoutingTable TableFor(const std::string& model, uint32_t num_drafters) {
+  router::RoutingTable table;
+  table.models.push_back({.name = model});
+  table.max_concurrent_requests = kMaxConcurrentRequests;
+  std::vector<size_t> all;
+  for (uint32_t d = 0; d < num_drafters; ++d) {
+    all.push_back(d);
+    table.drafters.push_back(
+        {.name = absl::StrCat("drafter-", d), .endpoint = absl::StrCat("drafter-", d, ":1")});
+  }
+  std::vector<std::optional<size_t>> choices(all.begin(), all.end());
+  choices.push_back(std::nullopt);
+  const auto name_of = [&](std::optional<size_t> drafter) {
+    return drafter.has_value() ? table.drafters[*drafter].name : std::string();
+  };
+  for (uint64_t client = 0; client < kMostClients; ++client) {
+    for (const std::optional<size_t> drafter : choices) {
+      for (const std::optional<size_t> partner : choices) {
+        router::Tenant& tenant = table.tenants.emplace_back();
+        tenant.name = TokenOf(client, name_of(drafter), name_of(partner));
+        tenant.token = DigestToken(tenant.name, /*salt=*/"");
+        tenant.models = {0};
+        tenant.drafter = drafter;
+        tenant.partner = partner;
+        tenant.policy = v1::DRAFTER_POLICY_PINNED;
+        tenant.allowed_drafters = all;
+        tenant.cache_salt = client + 1;
+      }
+    }
+  }
+  return table;
+}
 
 }  // namespace
 
@@ -31,7 +77,19 @@ RouterMachine::RouterMachine(EventQueue* queue, const Options& options, RpcNetwo
       over_(std::move(over)),
       findings_(*findings),
       choice_(options.choice, {}),
-      entries_(options.verifiers.size()) {
+      entries_(options.verifiers.size()),
+      models_({options.model}),
+      routing_(std::make_shared<const router::RoutingSnapshot>(
+          TableFor(options.model.name, options.num_drafters))),
+      admission_(&clock()),
+      chooser_({},
+               {{.name = options.model.name, .vocab_size = static_cast<uint32_t>(options.model.vocab_size)}}),
+      services_{.clock = &clock(),
+                .models = &models_,
+                .admission = &admission_,
+                .chooser = &chooser_,
+                .policies = &policies_,
+                .draw = [this] { return random_.Next(); }} {
   clock().SetDrift(options_.clock_drift);
   clock().Jump(options_.clock_ahead);
   budget_.emplace(options_.retries, clock().Now());
@@ -74,15 +132,23 @@ void RouterMachine::Disturb() {
   Post([this] { disturbed_ = std::max(disturbed_, clock().queue_now() + kBusiest); });
 }
 
-RouterMachine::Call* RouterMachine::Find(uint64_t id) {
+RouterCall* RouterMachine::Find(uint64_t id) {
   const auto found = calls_.find(id);
-  return found == calls_.end() ? nullptr : &found->second;
+  return found == calls_.end() ? nullptr : found->second.get();
+}
+
+void RouterMachine::PostTo(uint64_t id, std::function<void(RouterCall&)> what) {
+  Post([this, id, what = std::move(what)] {
+    if (RouterCall* const call = Find(id)) what(*call);
+  });
 }
 
 void RouterMachine::Serve(std::shared_ptr<RpcCall> call) {
   Post([this, call = std::move(call)] {
     if (std::holds_alternative<v1::GenerateRequest>(call->request())) {
-      Begin(call);
+      const uint64_t id = ++last_call_;
+      calls_[id] = std::make_unique<RouterCall>(this, id, call, routing_);
+      calls_[id]->Start();
     } else {
       Register(call);
     }
@@ -99,238 +165,25 @@ void RouterMachine::Register(const std::shared_ptr<RpcCall>& rpc) {
   rpc->Finish(clock().queue_now(), status);
 }
 
-void RouterMachine::Begin(const std::shared_ptr<RpcCall>& rpc) {
-  const auto& request = std::get<v1::GenerateRequest>(rpc->request());
-  absl::Status status = router::ValidateRequest(request);
-  uint64_t tokenized = 0;
-  absl::StatusOr<v1::VerifierGenerateRequest> prepared = router::PrepareRequest(
-      request, options_.model, [this] { return random_.Next(); }, tokenized);
-  status.Update(prepared.status());
-  if (!status.ok()) return rpc->Finish(clock().queue_now(), status);
-
-  const uint64_t id = ++last_call_;
-  Call& call = calls_[id];
-  call.client = rpc;
-  call.began = queue_.now();
-  call.deadline = clock().Now() + rpc->timeout();
-  call.prepared = *std::move(prepared);
-  call.prepared.set_request_id(request.request_id());
-  call.prepared.set_cache_salt(static_cast<uint64_t>(request.priority()) + 1);
-  call.prepared.clear_priority();
-  const std::string& drafter = request.speculation().drafter();
-  if (!drafter.empty()) {
-    call.prepared.mutable_drafter()->set_name(drafter);
-    for (uint32_t other = 0; other < options_.num_drafters; ++other) {
-      const std::string name = absl::StrCat("drafter-", other);
-      if (name != drafter) call.prepared.add_alternates()->set_name(name);
-    }
-  }
-  if (!request.speculation().partner().empty()) {
-    call.prepared.mutable_partner()->set_name(request.speculation().partner());
-  }
-  call.arithmetic = request.resume().arithmetic();
-  const auto& emitted = call.prepared.emitted().ids();
-  call.relay.emplace(router::Relay::Names{.model = options_.model.name, .drafter = drafter},
-                     std::vector<uint32_t>(emitted.begin(), emitted.end()));
-  budget_->OnRequest(clock().Now());
-  rpc->SetOnCancel([this, id] {
-    Post([this, id] {
-      const Call* const gone = Find(id);
-      if (gone == nullptr) return;
-      const bool late = clock().Now() >= gone->deadline - kDeadlineTolerance;
-      End(id, late ? absl::DeadlineExceededError("the call's deadline has passed")
-                   : absl::CancelledError("the client cancelled the call or disconnected"));
-    });
-  });
-  StartAttempt(id);
+std::shared_ptr<const v1::GenerateRequest> RouterMachine::ForTenant(v1::GenerateRequest request,
+                                                                    std::string* token) const {
+  v1::SpeculationOptions& speculation = *request.mutable_speculation();
+  *token = TokenOf(static_cast<uint64_t>(request.priority()), speculation.drafter(), speculation.partner());
+  speculation.clear_drafter();
+  speculation.clear_partner();
+  request.clear_priority();
+  return std::make_shared<const v1::GenerateRequest>(std::move(request));
 }
 
-router::VerifierNeeds RouterMachine::Needs(const Call& call) const {
-  const auto prompt = static_cast<uint64_t>(call.prepared.prompt().ids_size());
-  return {.tokens = prompt + call.prepared.stopping().max_tokens(), .arithmetic = call.arithmetic};
-}
-
-// As VerifierPool::Begin has it.
-absl::Status RouterMachine::WhyNone(const Call& call) const {
+absl::Status RouterMachine::WhyNone(const router::VerifierNeeds& needs) const {
   if (choice_.num_listed() == 0) return absl::UnavailableError("no verifier of the model is known");
   std::vector<router::VerifierTraits> listed;
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (choice_.listed(i)) listed.push_back(entries_[i].traits);
   }
-  absl::Status status = router::CheckAnySuits(listed, Needs(call));
+  absl::Status status = router::CheckAnySuits(listed, needs);
   if (!status.ok()) return status;
   return absl::ResourceExhaustedError("all verifiers of the model are full");
-}
-
-void RouterMachine::StartAttempt(uint64_t id) {
-  if (!MayServe() && WaitForVerifier(id, absl::UnavailableError("no verifier of the model serves"))) return;
-  Call& call = *Find(id);
-  ++call.attempts;
-  ++call.in_vain;
-  findings_.Expect(call.in_vain <= options_.verifiers.size() + router::Failover::kFurtherAttempts + 1,
-                   absl::StrCat("a router tries a request in vain for the ", call.in_vain, ". time"));
-  const auto& prompt = call.prepared.prompt().ids();
-  const std::vector<size_t> order =
-      choice_.Order(absl::MakeConstSpan(prompt.data(), static_cast<size_t>(prompt.size())),
-                    call.prepared.cache_salt(), call.failover.tried(), clock().Now(),
-                    [&](size_t index) { return router::Suits(entries_[index].traits, Needs(call)); });
-  if (order.empty()) {
-    const absl::Status reason = WhyNone(call);
-    std::optional<absl::Duration> pause;
-    if (!absl::IsInvalidArgument(reason)) {
-      pause = call.failover.NextAsking(choice_.num_listed(), !call.relay->tokens().empty());
-    }
-    if (!pause.has_value()) return EndWithoutVerifier(id, reason);
-    return RetryAfter(id, *pause);
-  }
-  const size_t verifier = order.front();
-  call.verifier = verifier;
-  choice_.OnBegin(verifier);
-  entries_[verifier].heard = clock().Now();
-  call.relay->OnAttempt(options_.verifiers[verifier].address);
-  call.prepared.mutable_emitted()->mutable_ids()->Assign(call.relay->tokens().begin(),
-                                                         call.relay->tokens().end());
-  call.prepared.set_arithmetic(call.arithmetic);
-  const int attempt = call.attempts;
-  call.stream = network_.Start(
-      options_.host, options_.verifiers[verifier].host, call.prepared,
-      std::max(call.deadline - clock().Now(), absl::ZeroDuration()),
-      {.on_event =
-           [this, id, attempt](RpcEvent event) {
-             Post([this, id, attempt, event = std::get<v1::GenerateResponse>(std::move(event))] {
-               OnVerifierEvent(id, attempt, event);
-             });
-           },
-       .on_done =
-           [this, id, attempt](const absl::Status& status) {
-             Post([this, id, attempt, status] { OnVerifierDone(id, attempt, status); });
-           }});
-}
-
-void RouterMachine::OnVerifierEvent(uint64_t id, int attempt, v1::GenerateResponse event) {
-  Call* const call = Find(id);
-  if (call == nullptr || attempt != call->attempts || !call->verifier.has_value()) return;
-  entries_[*call->verifier].heard = clock().Now();
-  if (event.has_finished()) event.mutable_finished()->mutable_speculation()->clear_policy_state();
-  const absl::StatusOr<bool> send = call->relay->OnEvent(event);
-  if (!send.ok()) return End(id, send.status());
-  if (!*send) return;
-  if (event.has_chunk()) {
-    call->failover.OnProgress();
-    call->in_vain = 0;
-    // As TellArithmetic.
-    const uint64_t told = event.chunk().arithmetic();
-    event.mutable_chunk()->clear_arithmetic();
-    if (call->arithmetic == 0) {
-      call->arithmetic = told != 0 ? told : entries_[*call->verifier].traits.arithmetic;
-      event.mutable_chunk()->set_arithmetic(call->arithmetic);
-    }
-  }
-  call->client->Send(clock().queue_now(), std::move(event));
-}
-
-void RouterMachine::OnVerifierDone(uint64_t id, int attempt, const absl::Status& status) {
-  Call* const call = Find(id);
-  if (call == nullptr || attempt != call->attempts || !call->verifier.has_value()) return;
-  const router::Relay::End end =
-      call->relay->OnEnd(status, clock().Now() < call->deadline - kDeadlineTolerance);
-  const size_t verifier = *call->verifier;
-  if (absl::IsAborted(status) && end.retry) {
-    ++num_changed_;
-    choice_.OnSuccess(verifier, clock().Now());
-    entries_[verifier].traits = {};
-    entries_[verifier].asked = false;
-    entries_[verifier].probed = absl::InfinitePast();
-  } else if (absl::IsUnavailable(end.status) || absl::IsInternal(end.status)) {
-    choice_.OnFailure(verifier, clock().Now());
-    entries_[verifier].probed = absl::InfinitePast();
-  } else {
-    choice_.OnSuccess(verifier, clock().Now());
-  }
-  if (!end.retry) return End(id, end.status);
-  call->failover.OnFailed(verifier, choice_.num_listed());
-  choice_.OnEnd(verifier);
-  call->verifier.reset();
-  if (call->stream != nullptr) std::exchange(call->stream, nullptr)->Cancel();
-  Retry(id, end.status);
-}
-
-void RouterMachine::Retry(uint64_t id, const absl::Status& reason) {
-  Call& call = *Find(id);
-  const bool has_output = !call.relay->tokens().empty();
-  const std::optional<absl::Duration> pause = call.failover.NextAttempt(choice_.num_listed(), has_output);
-  if (!pause.has_value()) {
-    if (!absl::IsUnavailable(reason) || !WaitForVerifier(id, reason)) End(id, reason);
-    return;
-  }
-  if (!budget_->Take(clock().Now())) {
-    return End(id, absl::UnavailableError(
-                       absl::StrCat(reason.message(), "; the router's budget for retries is used up")));
-  }
-  num_failovers_ += has_output;
-  if (*pause == absl::ZeroDuration()) {
-    StartAttempt(id);
-  } else {
-    RetryAfter(id, *pause);
-  }
-}
-
-void RouterMachine::EndWithoutVerifier(uint64_t id, const absl::Status& reason) {
-  if (absl::IsUnavailable(reason) && WaitForVerifier(id, reason)) return;
-  End(id, reason);
-}
-
-bool RouterMachine::WaitForVerifier(uint64_t id, const absl::Status& reason) {
-  Call& call = *Find(id);
-  const absl::Time now = clock().Now();
-  const std::optional<absl::Time> end = call.failover.WaitUntil(now, options_.longest_wait);
-  if (!end.has_value()) return false;
-  ++num_waits_;
-  call.waits = true;
-  call.wait_reason = reason;
-  RetryAfter(id, std::max(std::min(*end, call.deadline) - now, absl::ZeroDuration()));
-  return true;
-}
-
-void RouterMachine::RetryAfter(uint64_t id, absl::Duration delay) {
-  const int timer = ++Find(id)->timers;
-  After(delay, [this, id, timer] { OnTimer(id, timer); });
-}
-
-void RouterMachine::OnTimer(uint64_t id, int timer) {
-  Call* const call = Find(id);
-  if (call == nullptr || timer != call->timers) return;
-  if (!call->waits) return StartAttempt(id);
-  End(id, clock().Now() >= call->deadline
-              ? absl::DeadlineExceededError("the call's deadline passed while it waited for a verifier")
-              : call->wait_reason);
-}
-
-void RouterMachine::OnVerifierServes(uint64_t id) {
-  Call& call = *Find(id);
-  call.waits = false;
-  ++call.timers;
-  call.failover.OnVerifierServes();
-  call.in_vain = 0;
-  if (call.attempts > 0 && !budget_->Take(clock().Now())) {
-    return End(id, absl::UnavailableError("the router's budget for retries is used up"));
-  }
-  StartAttempt(id);
-}
-
-void RouterMachine::End(uint64_t id, const absl::Status& status) {
-  Call& call = *Find(id);
-  const absl::Time now = clock().Now();
-  // Of one that stood still, or whose clock jumped, as everybody else counts; clocks may run slow.
-  const bool excused = disturbed_ >= call.began;
-  const absl::Time latest = std::max(call.began + call.client->timeout(), disturbed_) + 2 * kLatestEnd;
-  findings_.Expect(excused ? queue_.now() <= latest : now <= call.deadline + kLatestEnd,
-                   absl::StrCat("a router ended a call ", absl::FormatDuration(now - call.deadline),
-                                " after its deadline"));
-  if (call.verifier.has_value()) choice_.OnEnd(*call.verifier);
-  if (call.stream != nullptr) call.stream->Cancel();
-  call.client->Finish(clock().queue_now(), status);
-  calls_.erase(id);
 }
 
 bool RouterMachine::MayServe() const {
@@ -374,7 +227,7 @@ void RouterMachine::Tick() {
 void RouterMachine::ProbeDue() {
   const absl::Time now = clock().Now();
   const bool hurried =
-      std::any_of(calls_.begin(), calls_.end(), [](const auto& call) { return call.second.waits; });
+      std::any_of(calls_.begin(), calls_.end(), [](const auto& call) { return call.second->waits(); });
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     if (!choice_.listed(i) && choice_.in_flight(i) == 0) continue;
@@ -428,10 +281,10 @@ void RouterMachine::OnProbed(size_t index, bool answered) {
     entry.heard = now;
     std::vector<uint64_t> waiting;
     for (const auto& [id, call] : calls_) {
-      if (call.waits) waiting.push_back(id);
+      if (call->waits()) waiting.push_back(id);
     }
     for (uint64_t id : waiting) {
-      if (fit && choice_.listed(index)) OnVerifierServes(id);
+      if (fit && choice_.listed(index)) Find(id)->OnVerifierServes();
     }
     return;
   }
@@ -442,16 +295,19 @@ void RouterMachine::OnProbed(size_t index, bool answered) {
   if (!other_serves || now - entry.heard < 0.7 * options_.stall_timeout) return;
   std::vector<std::pair<uint64_t, int>> lost;
   for (const auto& [id, call] : calls_) {
-    if (call.verifier == index) lost.emplace_back(id, call.attempts);
+    if (call->verifier() == index) lost.emplace_back(id, call->attempt());
   }
   num_stalls_ += lost.size();
   for (const auto& [id, attempt] : lost) {
-    OnVerifierDone(id, attempt, absl::UnavailableError("the verifier has stalled"));
+    Find(id)->OnLost(attempt, absl::UnavailableError("the verifier has stalled"));
   }
 }
 
 void RouterMachine::CheckIdle() {
   findings_.Expect(calls_.empty(), absl::StrCat("a router still has ", calls_.size(), " calls"));
+  findings_.Expect(admission_.in_flight() == 0 && admission_.queued() == 0,
+                   absl::StrCat("a router's ", admission_.in_flight(), " places are taken, and ",
+                                admission_.queued(), " requests wait for one"));
   for (size_t i = 0; i < choice_.size(); ++i) {
     findings_.Expect(choice_.in_flight(i) == 0, "a router counts requests on a verifier that it has not");
   }

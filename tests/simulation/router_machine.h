@@ -8,16 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "router/admission/admission.h"
+#include "router/drafters/choice/drafter_chooser.h"
+#include "router/drafters/policy_memory.h"
 #include "router/models/served_model.h"
 #include "router/registry/registrar.h"
-#include "router/serving/relay.h"
-#include "router/verifiers/failover.h"
+#include "router/serving/preparation_services.h"
+#include "router/state/routing_snapshot.h"
 #include "router/verifiers/retry_budget.h"
 #include "router/verifiers/verifier_choice.h"
 #include "router/verifiers/verifier_traits.h"
 #include "tests/simulation/event_queue.h"
 #include "tests/simulation/findings.h"
 #include "tests/simulation/random.h"
+#include "tests/simulation/router_call.h"
 #include "tests/simulation/rpc.h"
 #include "tests/simulation/store_view.h"
 
@@ -29,9 +33,9 @@ struct VerifierAddress {
   std::string address;
 };
 
-// A router's process. Its decisions are real (Relay, Failover, VerifierChoice, VerifierTraits, RetryBudget,
-// Registrar, PrepareRequest). The simulated network replaces what GenerateCall and VerifierPool do over gRPC
-// and in threads, in the same places: starting streams, setting timers and asking for health.
+// A router's process. Its decisions are real: Preparation and Generation for each call (RouterCall), and the
+// registrar. The simulated network replaces what VerifierPool does over gRPC and in threads, in the same
+// places: asking for health and for what verifiers hold.
 class RouterMachine final : public Machine {
  public:
   struct Options {
@@ -66,22 +70,7 @@ class RouterMachine final : public Machine {
   void CheckIdle();
 
  private:
-  struct Call {
-    std::shared_ptr<RpcCall> client;
-    absl::Time began;     // As the queue counts.
-    absl::Time deadline;  // By this machine's clock.
-    v1::VerifierGenerateRequest prepared;
-    std::optional<router::Relay> relay;
-    router::Failover failover;
-    uint64_t arithmetic = 0;
-    int attempts = 0;
-    size_t in_vain = 0;  // Attempts since the last token, or since one served that was waited for.
-    std::optional<size_t> verifier;   // Of the current attempt,
-    std::shared_ptr<RpcCall> stream;  // and its stream.
-    int timers = 0;                   // Set or made void.
-    bool waits = false;
-    absl::Status wait_reason;
-  };
+  friend class RouterCall;
   struct Entry {
     router::VerifierTraits traits;
     bool probing = false;
@@ -98,21 +87,16 @@ class RouterMachine final : public Machine {
   void After(absl::Duration delay, std::function<void()> what);
 
   void Disturb();
-  void Begin(const std::shared_ptr<RpcCall>& rpc);
   void Register(const std::shared_ptr<RpcCall>& rpc);
-  void StartAttempt(uint64_t id);
-  router::VerifierNeeds Needs(const Call& call) const;
-  absl::Status WhyNone(const Call& call) const;
-  void EndWithoutVerifier(uint64_t id, const absl::Status& reason);
-  void Retry(uint64_t id, const absl::Status& reason);
-  void RetryAfter(uint64_t id, absl::Duration delay);
-  bool WaitForVerifier(uint64_t id, const absl::Status& reason);
-  void OnTimer(uint64_t id, int timer);
-  void OnVerifierServes(uint64_t id);
-  void OnVerifierEvent(uint64_t id, int attempt, v1::GenerateResponse event);
-  void OnVerifierDone(uint64_t id, int attempt, const absl::Status& status);
-  void End(uint64_t id, const absl::Status& status);
-  Call* Find(uint64_t id);
+  // `what` runs soon, unless the call is over by then.
+  void PostTo(uint64_t id, std::function<void(RouterCall&)> what);
+  RouterCall* Find(uint64_t id);
+  // The request as its tenant would send it, whose token this returns: simulated clients are told apart by
+  // their priority, and their drafter is the one that the tenant's policy names, so that others can take
+  // over.
+  std::shared_ptr<const v1::GenerateRequest> ForTenant(v1::GenerateRequest request, std::string* token) const;
+  // As VerifierPool::Begin has it.
+  absl::Status WhyNone(const router::VerifierNeeds& needs) const;
 
   bool MayServe() const;
   void SetVerifiers(const std::vector<router::RegisteredEndpoint>& verifiers);
@@ -132,7 +116,6 @@ class RouterMachine final : public Machine {
   router::VerifierChoice choice_;
   std::optional<router::RetryBudget> budget_;  // Once the clock is set.
   std::vector<Entry> entries_;
-  std::map<uint64_t, Call> calls_;
   uint64_t last_call_ = 0;
   absl::Time disturbed_ = absl::InfinitePast();  // When it last stood still or its clock jumped.
   uint64_t num_failovers_ = 0;
@@ -140,6 +123,14 @@ class RouterMachine final : public Machine {
   uint64_t num_waits_ = 0;
   uint64_t num_changed_ = 0;
   std::unique_ptr<router::Registrar> registrar_;
+  // Of preparation.
+  const std::vector<router::ServedModel> models_;
+  const std::shared_ptr<const router::RoutingSnapshot> routing_;
+  router::Admission admission_;
+  router::DrafterChooser chooser_;
+  router::PolicyMemory policies_;
+  const router::PreparationServices services_;
+  std::map<uint64_t, std::unique_ptr<RouterCall>> calls_;  // Use all of the above.
 };
 
 }  // namespace tandem::simulation
