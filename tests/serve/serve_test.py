@@ -250,6 +250,37 @@ class CommandTest(FolderTest):
         self.process.kill()
         wait_until(lambda: len(self.events("ended")) == 2, "the parts to end")
 
+    def test_a_command_of_the_user(self):
+        names = ("TANDEM_ENDPOINT", "TANDEM_TOKEN", "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        program = f"import os; print(*(os.environ[name] for name in {names})); raise SystemExit(7)"
+        self.begin("--api-key", "mine", "--admin", "--run", sys.executable, "-c", program)
+        self.end(7)
+        self.assertRegex(self.out[-1], r"^127\.0\.0\.1:4711 mine http://127\.0\.0\.1:\d+/v1 mine\n$")
+        self.assertIn("Ready after", self.out[0])
+        self.assertNotIn("Ctrl-C stops it.\n", self.out)
+        self.assertEqual([entry["part"] for entry in self.events("ended")], ["router", "verifier"])
+
+    def test_a_command_of_the_user_that_is_not_there(self):
+        self.begin("--run", "/nowhere/benchmark")
+        self.end(127)
+        self.assertIn("--run: /nowhere/benchmark: No such file or directory", "".join(self.err))
+
+    def test_a_command_of_the_user_ends_with_the_parts(self):
+        mark = self.root / "pid"
+        self.begin("--run", "bash", "-c", 'echo $$ >"$0.new" && mv "$0.new" "$0" && exec sleep 600', str(mark))
+        wait_until(mark.exists, "the command to run")
+        self.process.send_signal(signal.SIGTERM)
+        self.end(130)
+        self.assertFalse(pathlib.Path(f"/proc/{mark.read_text().strip()}").exists())
+
+    def test_a_token_that_may_change_tenants(self):
+        self.begin_ready("--admin")
+        router = self.arguments("router")
+        config = json.loads(pathlib.Path(router[router.index("--config") + 1]).read_text())
+        self.assertIs(config["tenants"][0]["admin"], True)
+        self.process.send_signal(signal.SIGTERM)
+        self.end(0)
+
     def test_a_model_without_chat_template(self):
         self.environment["REFUSED"] = "/v1/chat/completions"
         self.begin_ready()
