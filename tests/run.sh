@@ -392,6 +392,9 @@ else
 fi
 python_environment build/python tests/requirements.txt >build/python.log 2>&1 &
 ahead+=("$!")
+# A test of a published model is skipped without it.
+deploy/models.sh smollm2-135m >/dev/null 2>build/model.log &
+model=$!
 if [[ -z $part ]]; then
   stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
   stage "$preset: build" build "$preset"
@@ -402,6 +405,7 @@ if [[ -n $packages ]]; then
 fi
 stage "python environment" finished "${ahead[0]}" build/python.log
 ahead=()
+wait "$model" || { echo "run.sh: no published model, so its test is skipped:" && cat build/model.log; }
 if [[ -z $part ]]; then
   if $asan; then prepare_ahead asan "${asan_selection[@]}"; fi
   if $tsan; then prepare_ahead tsan "${tsan_selection[@]}"; fi
