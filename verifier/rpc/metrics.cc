@@ -152,6 +152,9 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                                          {"endpoint"}})),
       drafter_connected_(registry->AddGauge(
           {"tandem_verifier_drafter_connected", "1 while the stream to the drafter is open.", {"endpoint"}})),
+      drafter_random_(registry->AddGauge({"tandem_verifier_drafter_random",
+                                          "1 while the drafter's guesses hardly ever match the target.",
+                                          {"target", "drafter"}})),
       running_(registry->AddGauge({"tandem_verifier_running_requests", "Running requests.", {}}).With()),
       waiting_(registry
                    ->AddGauge({"tandem_verifier_waiting_requests",
@@ -340,6 +343,10 @@ void VerifierMetrics::SetDrafterConnected(absl::string_view endpoint, bool conne
   // From 0 on: an increase is seen only of what was there before.
   violations_.With({endpoint});
   quarantines_.With({endpoint});
+}
+
+void VerifierMetrics::SetDrafterRandom(absl::string_view drafter, bool random) {
+  drafter_random_.With({target_, drafter}).Set(random ? 1.0 : 0.0);
 }
 
 void VerifierMetrics::SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_tokens_used,

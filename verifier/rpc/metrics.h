@@ -88,6 +88,7 @@ class VerifierMetrics {
   }
   void RecordViolation(absl::string_view endpoint, bool quarantined);
   void SetDrafterConnected(absl::string_view endpoint, bool connected);
+  void SetDrafterRandom(absl::string_view drafter, bool random);
   void SetWaitingFeatures(uint64_t bytes) { waiting_features_.Set(static_cast<double>(bytes)); }
   void SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_tokens_used, uint64_t kv_tokens_total);
 
@@ -133,6 +134,7 @@ class VerifierMetrics {
   CounterFamily& violations_;
   CounterFamily& quarantines_;
   GaugeFamily& drafter_connected_;
+  GaugeFamily& drafter_random_;
   Gauge running_;
   Gauge waiting_;
   Gauge kv_tokens_used_;
