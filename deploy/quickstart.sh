@@ -131,7 +131,12 @@ if $demo; then
   report+=(--kinds demo)
 else
   wait_for_model
-  command+=("$(<"$scratch/path")" --name "$model" --draft "eagle3=$bundled/$model-eagle3")
+  command+=("$(<"$scratch/path")" --name "$model")
+  for head in "$bundled/$model"-*/config.json; do
+    [[ -e $head ]] || continue # None is bundled.
+    head=${head%/config.json}
+    command+=(--draft "${head##*/$model-}=$head")
+  done
   report+=(--kinds chat)
 fi
 # A token that is short enough to type, since the services listen on loopback only.

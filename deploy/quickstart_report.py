@@ -48,11 +48,11 @@ CHAT_KINDS = (
     Kind(
         "code",
         (
+            "Write a Python function that checks whether a number is even.",
             "Write a Python function that returns the n-th Fibonacci number.",
-            "Write a Python function that checks whether a string is a palindrome.",
         ),
     ),
-    Kind("maths", ("What is 12 + 30?", "Tom has 12 apples. He gives 5 apples to Mary and then buys 3 more. How many has he now?")),
+    Kind("maths", ("Calculate 12 + 30.", "Tom has 12 apples. He gives 5 apples to Mary and then buys 3 more. How many has he now?")),
     Kind(
         "summary",
         (
