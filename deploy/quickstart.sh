@@ -27,7 +27,7 @@ an answer, code, a sum, a summary, JSON by a schema and a tool call, with drafte
 runs without and with drafts. The services stop when the script ends. The first run takes several minutes, mostly for the
 build; later runs start in seconds.
 
-  --demo           serve the bundled target of 15 million weights in place of SmolLM2: no download, and fluent nonsense
+  --demo           serve the bundled target of 14 million weights in place of SmolLM2: no download, and fluent nonsense
   --serve          keep the services up for your own calls until Ctrl-C, in place of measuring
   --admin          with --serve: its token may also change tenants and drafters, and calibrate
   --json FILE      also write the measurements to FILE

@@ -1,7 +1,7 @@
 """Draft models that a drafter loads, replaces and unloads, and a router tries, promotes and rolls back, while requests run: no
 output changes, and no request fails.
 
-TANDEM_DRAFT_MODEL_CYCLES: how often, 4 by default; docs/operate/learning.md has the figures of 500."""
+TANDEM_DRAFT_MODEL_CYCLES: how often, 4 by default; docs/lab/learning.md has the figures of 500."""
 
 import json
 import os

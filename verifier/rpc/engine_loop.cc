@@ -308,7 +308,7 @@ void EngineLoop::PublishLoad() {
                   .waiting = scheduler_.num_waiting(),
                   .kv_tokens_used = uint64_t{pool_->num_held()} * kBlockTokens,
                   .window_policy = scheduler_.window_policy(),
-                  .random_drafters = agreement_.random_drafters()};
+                  .random_drafters = metrics_->random_drafters()};
   metrics_->SetWaitingFeatures(scheduler_.WaitingFeatureBytes());
   metrics_->SetLoad(load.running, load.waiting, load.kv_tokens_used,
                     uint64_t{pool_->num_blocks()} * kBlockTokens);
@@ -570,26 +570,8 @@ void EngineLoop::OnProtocolViolation(LinkId link, absl::string_view what, bool q
       {{"endpoint", endpoint}, {"what", std::string(what)}});
 }
 
-void EngineLoop::RecordAgreement(const RoundReport& report) {
-  const OriginShare& share = report.shares[static_cast<size_t>(DraftOrigin::kDrafter)];
-  const std::string& drafter = report.drafters.drafter;
-  if (drafter.empty() || share.nodes == 0) return;
-  switch (agreement_.RecordRound(drafter, share.accepted > 0)) {
-    case DrafterAgreement::Change::kNone:
-      return;
-    case DrafterAgreement::Change::kBecameRandom:
-      LogWarning("drafter guesses as if at random: is it made for this target?",
-                 {{"drafter", drafter}, {"rounds", absl::StrCat(DrafterAgreement::kWindow)}});
-      return metrics_->SetDrafterRandom(drafter, true);
-    case DrafterAgreement::Change::kRecovered:
-      LogInfo("drafter guesses well again", {{"drafter", drafter}});
-      return metrics_->SetDrafterRandom(drafter, false);
-  }
-}
-
 void EngineLoop::RecordRound(GenerateCall& call, const RoundReport& report, absl::Time at) {
   metrics_->RecordRound(report);
-  RecordAgreement(report);
   if (call.trace.recording()) call.trace.OnRound(report, at);
   call.drafting.RecordRound(report);
   if (report.supply.has_value()) ++call.supplies[static_cast<size_t>(*report.supply)];

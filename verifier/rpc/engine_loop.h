@@ -25,7 +25,6 @@
 #include "common/engine/engine.h"
 #include "common/rpc/server_stream.h"
 #include "tandem/v1/generation.pb.h"
-#include "verifier/rpc/drafter_agreement.h"
 #include "verifier/rpc/drafter_links.h"
 #include "verifier/rpc/drafter_names.h"
 #include "verifier/rpc/metrics.h"
@@ -223,7 +222,6 @@ class EngineLoop final : private SchedulerListener {
   void TellStarted(GenerateCall& call, absl::Time at);
   void TellTokens(GenerateCall& call, CommittedTokens tokens, absl::Time at);
   void RecordRound(GenerateCall& call, const RoundReport& report, absl::Time at);
-  void RecordAgreement(const RoundReport& report);
   void RecordDrafter(GenerateCall& call, const DrafterBinding& binding);
   void CountSwap(SessionId session, const absl::Status& outcome);
   void TellEnd(SessionId session, const Ended& ended, absl::Time at);
@@ -280,7 +278,6 @@ class EngineLoop final : private SchedulerListener {
   std::vector<AdapterHandle> dropped_adapters_;  // Until nobody else has handles.
   absl::flat_hash_set<LinkId> down_links_;       // Their last stream ended, and they have not answered since.
 
-  DrafterAgreement agreement_;
   mutable absl::Mutex load_mutex_;
   Load load_ ABSL_GUARDED_BY(load_mutex_);
   std::optional<RoundTimeModel> measured_round_time_ ABSL_GUARDED_BY(load_mutex_);

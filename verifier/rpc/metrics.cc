@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 
 namespace tandem {
 namespace {
@@ -285,6 +286,7 @@ void VerifierMetrics::RecordStep(const StepReport& report) {
 }
 
 void VerifierMetrics::RecordRound(const RoundReport& report) {
+  RecordAgreement(report);
   output_tokens_.Increment(report.committed);
   mask_seconds_.Increment(report.mask_seconds);
   switch (report.kind) {
@@ -345,8 +347,21 @@ void VerifierMetrics::SetDrafterConnected(absl::string_view endpoint, bool conne
   quarantines_.With({endpoint});
 }
 
-void VerifierMetrics::SetDrafterRandom(absl::string_view drafter, bool random) {
-  drafter_random_.With({target_, drafter}).Set(random ? 1.0 : 0.0);
+void VerifierMetrics::RecordAgreement(const RoundReport& report) {
+  const OriginShare& share = report.shares[static_cast<size_t>(DraftOrigin::kDrafter)];
+  const std::string& drafter = report.drafters.drafter;
+  if (drafter.empty() || share.nodes == 0) return;
+  switch (agreement_.RecordRound(drafter, share.accepted > 0)) {
+    case DrafterAgreement::Change::kNone:
+      return;
+    case DrafterAgreement::Change::kBecameRandom:
+      LogWarning("drafter guesses as if at random: is it made for this target?",
+                 {{"drafter", drafter}, {"target", target_}});
+      return drafter_random_.With({target_, drafter}).Set(1.0);
+    case DrafterAgreement::Change::kRecovered:
+      LogInfo("drafter no longer guesses at random", {{"drafter", drafter}, {"target", target_}});
+      return drafter_random_.With({target_, drafter}).Set(0.0);
+  }
 }
 
 void VerifierMetrics::SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_tokens_used,
