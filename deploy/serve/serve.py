@@ -32,9 +32,9 @@ DEFAULT_TOKEN = "tandem"
 FIRST_ANSWER_SECONDS = 300
 QUESTION = "What is the capital of France?"
 
-DESCRIPTION = """\
+DESCRIPTION = f"""\
 Serves a model on this machine with OpenAI's HTTP API and Tandem's gRPC API. MODEL is a GGUF file, a Hugging Face folder, or a name
-of the list that `deploy/models.sh --list` shows, from which it is fetched. Prompt lookup drafts by default; each --draft adds a
+of the list that `{models.PROGRAM} --list` shows, from which it is fetched. Prompt lookup drafts by default; each --draft adds a
 draft model, a draft head, or a source without weights (ngram, suffix, trie). Drafts change the speed, never the output."""
 EXAMPLES = """\
 examples:
