@@ -30,6 +30,8 @@ import plan
 DEFAULT_TOKEN = "tandem"
 # The first answer may have to read the whole model from the disk.
 FIRST_ANSWER_SECONDS = 300
+# Paths of sockets have 107 bytes at most, and each part's is some 40 below this.
+MAX_SOCKETS_PARENT = 60
 QUESTION = "What is the capital of France?"
 
 DESCRIPTION = f"""\
@@ -186,6 +188,12 @@ async def run(planned: plan.Plan, log_dir: pathlib.Path | None) -> int:
     return await parts.run_all(all_parts, announce)
 
 
+def sockets_parent() -> str:
+    """Where temporary files go, or /tmp if that is no place for sockets: too long, or with characters that addresses have not."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= MAX_SOCKETS_PARENT and re.fullmatch(r"[\x21-\x7e]+", folder) else "/tmp"
+
+
 def main() -> int:
     args = parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Until the parts run; it ends a download on its way out.
@@ -193,7 +201,7 @@ def main() -> int:
         bin_dir = plan.find_programs(sys.argv[0])
         if args.log_dir:
             args.log_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="tandem-serve-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tandem-serve-", dir=sockets_parent()) as folder:
             # systemd-tmpfiles, which clears old files from /tmp, leaves folders alone that somebody locks.
             fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
             return asyncio.run(run(make_plan(args, bin_dir, pathlib.Path(folder)), args.log_dir))

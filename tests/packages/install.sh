@@ -122,7 +122,8 @@ modes=$(inside stat -c '%n %U:%G %a' /etc/tandem /run/tandem /var/lib/tandem /va
 /run/tandem tandem:tandem 700
 /var/lib/tandem tandem:tandem 750
 /var/lib/tandem/models tandem:tandem 755" ]] || fail "owners and modes: $modes"
-[[ ! -e $root/etc/systemd/system/multi-user.target.wants ]] || fail "the installation has enabled a service: $(ls "$root/etc/systemd/system/multi-user.target.wants")"
+enabled=$(find "$root/etc/systemd/system" -name 'tandem*')
+[[ -z $enabled ]] || fail "the installation has enabled a service: $enabled"
 
 say "a model"
 file=SmolLM2-135M-Instruct.Q4_1.gguf
