@@ -22,7 +22,7 @@ cores=$(nproc)
 readonly threaded_tests='rpc|engine_cpu|router_(core|service|etcd|feedback|http|live|registry|spool|vllm|cli)|verifier_(test|service)|drafter_service|metrics|tracing'
 # Scripts, benchmarks, and tests that take many minutes under a sanitizer. To run the latter anyway:
 # tests/run.sh --preset asan -- -R "e2e_test|cuda_engine".
-readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^plan|^reading_grade|^reference|^soak'
+readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^packages|^plan|^reading_grade|^reference|^soak'
 # Of the tests under AddressSanitizer, those that take about half of its time, compiling included.
 readonly router_part='^router|^cluster|^simulation|^fuzz|^grpc|^common_rpc'
 # Tests that speak gRPC take long to compile, and already run under ThreadSanitizer. tests/run.sh --preset asan also runs

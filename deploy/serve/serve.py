@@ -30,11 +30,13 @@ import plan
 DEFAULT_TOKEN = "tandem"
 # The first answer may have to read the whole model from the disk.
 FIRST_ANSWER_SECONDS = 300
+# Paths of sockets have 107 bytes at most, and each part's is some 40 below this.
+MAX_SOCKETS_PARENT = 60
 QUESTION = "What is the capital of France?"
 
-DESCRIPTION = """\
+DESCRIPTION = f"""\
 Serves a model on this machine with OpenAI's HTTP API and Tandem's gRPC API. MODEL is a GGUF file, a Hugging Face folder, or a name
-of the list that `deploy/models.sh --list` shows, from which it is fetched. Prompt lookup drafts by default; each --draft adds a
+of the list that `{models.PROGRAM} --list` shows, from which it is fetched. Prompt lookup drafts by default; each --draft adds a
 draft model, a draft head, or a source without weights (ngram, suffix, trie). Drafts change the speed, never the output."""
 EXAMPLES = """\
 examples:
@@ -230,6 +232,12 @@ async def run(planned: plan.Plan, log_dir: pathlib.Path | None, command: list[st
     return 130 if code is None and command else code or 0
 
 
+def sockets_parent() -> str:
+    """Where temporary files go, or /tmp if that is no place for sockets: too long, or with characters that addresses have not."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= MAX_SOCKETS_PARENT and re.fullmatch(r"[\x21-\x7e]+", folder) else "/tmp"
+
+
 def main() -> int:
     args = parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Until the parts run; it ends a download on its way out.
@@ -237,7 +245,7 @@ def main() -> int:
         bin_dir = plan.find_programs(sys.argv[0])
         if args.log_dir:
             args.log_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="tandem-serve-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tandem-serve-", dir=sockets_parent()) as folder:
             # systemd-tmpfiles, which clears old files from /tmp, leaves folders alone that somebody locks.
             fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
             return asyncio.run(run(make_plan(args, bin_dir, pathlib.Path(folder)), args.log_dir, args.run))
