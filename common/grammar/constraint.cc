@@ -185,8 +185,9 @@ absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::strin
   for (size_t i = 0; i < choices.size(); ++i) {
     if (choices[i].empty()) return Invalid(absl::StrCat("choice ", i, ": empty"));
     if (CleanUtf8(choices[i]) != choices[i]) return Invalid(absl::StrCat("choice ", i, ": not UTF-8"));
-    if (!seen.insert(choices[i]).second) return Invalid(absl::StrCat("choice ", i, ": given twice"));
-    absl::StrAppend(&source.text, i == 0 ? "" : " | ", Quoted(choices[i]));
+    // One that is given twice is one choice.
+    if (seen.insert(choices[i]).second)
+      absl::StrAppend(&source.text, i == 0 ? "" : " | ", Quoted(choices[i]));
   }
   return source;
 }

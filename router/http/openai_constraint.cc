@@ -171,7 +171,15 @@ void ReadResponseFormat(absl::string_view body, const Json& format, JsonFields& 
   JsonFields own(format, fields, "response_format.");
   const std::string type = own.Text("type").value_or("");
   if (type == "json_object") {
-    constraint.emplace().mutable_json_object();
+    // Some servers take a schema beside it; without effect it would be missed.
+    const Json* const schema = own.Find("schema");
+    if (schema == nullptr) {
+      constraint.emplace().mutable_json_object();
+    } else {
+      const Place at = place.Member("schema");
+      SetSchema(at, *schema, constraint.emplace());
+      names.SetConstraint(at.path);
+    }
   } else if (type == "json_schema") {
     const Json* const described = own.Find("json_schema");
     if (described == nullptr) own.Missing("json_schema");

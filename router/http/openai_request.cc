@@ -88,6 +88,14 @@ void ReadStreamOptions(JsonFields& fields, CompletionRequest& completion) {
   if (!completion.stream) fields.Fail("stream_options", "set, but stream is not");
 }
 
+// What llama.cpp and SGLang call constraints: without effect they would be missed.
+void RefuseForeignConstraints(JsonFields& fields) {
+  for (const char* name : {"grammar", "ebnf"})
+    fields.Refuse(name, "not supported; expected guided_grammar", "");
+  fields.Refuse("regex", "not supported; expected guided_regex", "");
+  fields.Refuse("json_schema", "not supported; expected response_format", Json::object());
+}
+
 // What both kinds of request have.
 void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& completion,
                 v1::GenerateRequest& request) {
@@ -110,6 +118,7 @@ void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& c
   ReadConstraint(body, fields, completion.names, request);
   AcceptOthers(fields);
   RefuseOthers(fields);
+  RefuseForeignConstraints(fields);
 }
 
 // A prompt is text, or token ids.
