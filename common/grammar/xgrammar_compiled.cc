@@ -20,7 +20,6 @@
 #include "common/grammar/finite_texts.h"
 #include "common/grammar/lark_string.h"
 #include "common/grammar/mask_cache.h"
-#include "common/grammar/regex_text.h"
 #include "common/grammar/schema_source.h"
 #include "common/grammar/token_mask.h"
 #include "common/grammar/xgrammar_log.h"
@@ -63,9 +62,8 @@ absl::string_view WholeCharacters(absl::string_view text) {
 xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::TokenizerInfo& info) {
   switch (source.form) {
     case ConstraintSource::Form::kJsonSchema:
-      throw std::logic_error("a schema has become no grammar");
     case ConstraintSource::Form::kRegex:
-      return xgrammar::Grammar::FromRegex(PlainRegex(source.text));
+      throw std::logic_error("a constraint has become no grammar");
     case ConstraintSource::Form::kGrammar:
       return xgrammar::Grammar::FromEBNF(source.text);
     case ConstraintSource::Form::kLarkString:
@@ -285,7 +283,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     } else if (source.form == ConstraintSource::Form::kStructuralTags) {
       TANDEM_ASSIGN_OR_RETURN(whole.text, WithLarkStrings(source.text));
     }
-    TANDEM_ASSIGN_OR_RETURN(whole, WithGrammarsOfSchemas(whole));
+    TANDEM_ASSIGN_OR_RETURN(whole, WithGrammars(whole));
     ConstraintSource spelled = whole;
     if (whole.form == ConstraintSource::Form::kStructuralTags) {
       TANDEM_ASSIGN_OR_RETURN(spelled.text, WithCallMarks(whole.text, vocabulary));

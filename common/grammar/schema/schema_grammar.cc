@@ -104,7 +104,7 @@ class GrammarMaker {
     return rule;
   }
   absl::StatusOr<size_t> RuleOfCase(const NumberCase& number) {
-    return number.numbers.has_value() ? json_.NumbersOf(*number.numbers) : json_.AnyNumber(number.whole);
+    return number.numbers.has_value() ? json_.TextsOf(*number.numbers) : json_.AnyNumber(number.whole);
   }
   absl::StatusOr<size_t> RuleOfCase(const StringCase& string) {
     return string.texts.has_value() ? json_.StringsOf(*string.texts) : json_.StringsOf(string.run);
