@@ -227,6 +227,12 @@ TEST_F(ExactTextTest, PatternsAreReadAsByOthers) {
   EXPECT_EQ(allowed("[.]"), ".");
 }
 
+TEST_F(ExactTextTest, GrammarsMayBeInLarksForm) {
+  const ConstraintSource source{.form = Form::kGrammar,
+                                .text = "start: (\"a\" | WORD) \"\\n\"\nWORD: /[x-y]{2}/\n"};
+  EXPECT_EQ(Texts(Compile(source), 6), std::set<std::string>({"a\n", "xx\n", "xy\n", "yx\n", "yy\n"}));
+}
+
 // A grammar's own escapes, which its author writes.
 TEST_F(ExactTextTest, EscapesOfGrammarsAreTheirCharacters) {
   for (const uint32_t code : CodePoints()) {

@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/call_marks.h"
@@ -65,7 +66,9 @@ xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::To
     case ConstraintSource::Form::kRegex:
       throw std::logic_error("a constraint has become no grammar");
     case ConstraintSource::Form::kGrammar:
-      return xgrammar::Grammar::FromEBNF(source.text);
+      // Every rule of EBNF has this mark, which Lark has not.
+      return absl::StrContains(source.text, "::=") ? xgrammar::Grammar::FromEBNF(source.text)
+                                                   : xgrammar::Grammar::FromLark(source.text);
     case ConstraintSource::Form::kLarkString:
     case ConstraintSource::Form::kStructuralTags:
       break;
