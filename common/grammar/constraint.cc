@@ -187,8 +187,8 @@ absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::strin
   ConstraintSource source{.form = ConstraintSource::Form::kGrammar, .text = "root ::= "};
   std::set<absl::string_view> seen;
   for (size_t i = 0; i < choices.size(); ++i) {
-    if (choices[i].empty()) return Invalid(absl::StrCat("choice ", i, ": empty"));
-    if (CleanUtf8(choices[i]) != choices[i]) return Invalid(absl::StrCat("choice ", i, ": not UTF-8"));
+    if (choices[i].empty()) return Invalid(absl::StrCat("[", i, "]: empty, expected a text"));
+    if (CleanUtf8(choices[i]) != choices[i]) return Invalid(absl::StrCat("[", i, "]: not UTF-8"));
     // One that is given twice is one choice.
     if (seen.insert(choices[i]).second)
       absl::StrAppend(&source.text, i == 0 ? "" : " | ", Quoted(choices[i]));
