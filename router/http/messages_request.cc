@@ -305,12 +305,7 @@ void ReadStopSequences(JsonFields& fields, FieldNames& names, v1::StopConditions
   }
   if (!stopping.stop().empty())
     return fields.Fail("stop_sequences", "set, and stop as well; expected one of them");
-  constexpr absl::string_view kExpected = "expected a list of strings";
-  if (!sequences->is_array()) return fields.Fail("stop_sequences", kExpected, kInvalidType);
-  for (const Json& sequence : *sequences) {
-    if (!sequence.is_string()) return fields.Fail("stop_sequences", kExpected, kInvalidType);
-    stopping.add_stop(sequence.get<std::string>());
-  }
+  ReadTexts(fields, "stop_sequences", *stopping.mutable_stop());
 }
 
 }  // namespace
