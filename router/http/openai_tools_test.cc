@@ -227,7 +227,7 @@ TEST_F(OpenAiToolsTest, ResponsesKeepNothing) {
       {R"("input": "x", "temperature": 1000)", "temperature: 1000"},
       {R"("input": "x", "min_tokens": -1)", "min_tokens: found -1"},
       {R"("input": "x", "min_tokens": 9, "max_output_tokens": 8)", "min_tokens: 9"},
-      {R"("input": "x", "stop": [1])", "stop: expected a string or a list of strings"},
+      {R"("input": "x", "stop": [1])", "stop[0]: found 1, expected a string"},
       {R"("input": "x", "include_stop_str_in_output": "yes")", "include_stop_str_in_output: "},
       {R"("input": "x", "chat_template_kwargs": [])", "chat_template_kwargs: expected an object"},
       {R"("input": "x", "moderation": {"model": "m"})", "moderation: not supported"},
