@@ -144,8 +144,7 @@ TEST_F(ExactTextTest, TagsBeginAndEndWithTheirTexts) {
 TEST_F(ExactTextTest, RefusesWhatIsNoCharacter) {
   for (const char* bytes : {"\xff", "a\x80", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"}) {
     const std::vector<std::string> choices = {"a", bytes};
-    EXPECT_THAT(std::string(ConstraintOfChoices(choices).status().message()),
-                HasSubstr("[1]: not UTF-8"));
+    EXPECT_THAT(std::string(ConstraintOfChoices(choices).status().message()), HasSubstr("[1]: not UTF-8"));
     EXPECT_THAT(std::string(CheckConstraint({.form = Form::kRegex, .text = bytes}, {}).message()),
                 HasSubstr("not UTF-8"));
     const StructuralTags tags{.triggers = {"<"},
