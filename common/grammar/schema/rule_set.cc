@@ -82,6 +82,18 @@ void AppendTerm(const RuleSet::Term& term, std::string* ebnf) {
 
 }  // namespace
 
+std::string TextInEbnf(absl::string_view text) {
+  std::string ebnf;
+  AppendText(text, &ebnf);
+  return ebnf;
+}
+
+std::string ClassInEbnf(const CodeRanges& characters) {
+  std::string ebnf;
+  AppendClass(characters, &ebnf);
+  return ebnf;
+}
+
 absl::Status RuleSet::Add(size_t rule, Sequence alternative) {
   bytes_ += 16;
   for (const Term& term : alternative) bytes_ += 16 + 2 * term.text.size() + 16 * term.characters.size();
