@@ -22,9 +22,9 @@ namespace {
 using Node = Pattern::Node;
 using NodeKind = Node::Kind;
 
-constexpr size_t kMostBytes = 4 << 20;
+constexpr size_t kMaxGrammarBytes = 4 << 20;
 // About a second.
-constexpr int64_t kMostWork = 100'000'000;
+constexpr int64_t kMaxLookAheadWork = 100'000'000;
 
 // The last code point is a class in any case: in texts it stands for marks (call_marks.h).
 bool IsOneCharacter(const Node& node) {
@@ -40,7 +40,7 @@ class EbnfWriter {
  public:
   // `at_begin`, `at_end`: whether the text begins in front of the node, and ends behind it.
   absl::Status Add(const Node& node, bool at_begin, bool at_end) {
-    if (ebnf_.size() > kMostBytes)
+    if (ebnf_.size() > kMaxGrammarBytes)
       return absl::InvalidArgumentError("too large: its grammar has more than 4 MiB");
     switch (node.kind) {
       case NodeKind::kCharacter:
@@ -132,7 +132,7 @@ class EbnfWriter {
 // What stands in front of it holds for the text that it matches: that takes an automaton for both.
 absl::StatusOr<std::string> GrammarWithLookAhead(const std::string& regex) {
   TANDEM_ASSIGN_OR_RETURN(const Pattern pattern, Pattern::Parse(regex));
-  WorkBudget budget(kMostWork);
+  WorkBudget budget(kMaxLookAheadWork);
   const absl::StatusOr<Language> texts = pattern.ToLanguage(&budget);
   if (!texts.ok()) return absl::InvalidArgumentError(texts.status().message());
   if (texts->IsEmpty()) return absl::InvalidArgumentError("no text matches it");
