@@ -122,8 +122,9 @@ class CommandTest(FolderTest):
             (self.bin / program).symlink_to(FAKE)
         # Found beside the name that the command is started by.
         (self.bin / "tandem-serve").symlink_to(PROGRAM)
-        self.temporary = self.root / "t"
-        self.temporary.mkdir()
+        temporary = tempfile.TemporaryDirectory(prefix="tandem-serve-test-")
+        self.addCleanup(temporary.cleanup)
+        self.temporary = pathlib.Path(temporary.name)
         self.journal = self.root / "journal"
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")}
         self.environment |= {"JOURNAL": str(self.journal), "TMPDIR": str(self.temporary)}
@@ -294,6 +295,21 @@ class CommandTest(FolderTest):
         self.end(1)
         self.assertIn("the first request was refused with 404", "".join(self.err))
         self.assertEqual(len(self.events("ended")), 2)
+
+    def test_sockets_lie_where_addresses_can_name_them(self):
+        for name in ("a folder", "x" * 100, "f\u00fcr"):
+            folder = self.root / name
+            folder.mkdir()
+            self.environment["TMPDIR"] = str(folder)
+            self.journal.unlink(missing_ok=True)
+            self.begin_ready()
+            self.assertEqual(list(folder.iterdir()), [])
+            arguments = next(event["arguments"] for event in self.events("started") if event["part"] == "verifier")
+            address = arguments[arguments.index("--listen") + 1]
+            self.assertRegex(address, r"^unix:/tmp/tandem-serve-[\x21-\x7e]+/verifier\.sock$")
+            self.process.send_signal(signal.SIGINT)
+            self.end(0)
+            self.out.clear()
 
     def test_command_lines_that_are_wrong(self):
         self.begin("--draft", "a=ngram", "--draft", "a=suffix")
