@@ -173,9 +173,11 @@ def tandem_configurations(args, folder, stack):
                 for name, folder in ((name, args.draft_model.get(name)) for name in names)}  # fmt: skip
     port = free_port()
     flags = ["--no-prefix-cache", "--threads", str(args.threads), "--weight-dtype", args.weights]
+    # Heads need their target.
+    drafter_flags = (["--head-target", str(args.target)] if args.draft_model else []) + shlex.split(args.drafter_flags)
     tandem = stack.enter_context(
         serve.Stack(args.bin_dir, folder, {"target": (args.target, shlex.split(args.verifier_flags))}, drafters, flags,
-                    shlex.split(args.drafter_flags), router_flags=["--http-listen", f"127.0.0.1:{port}"],
+                    drafter_flags, router_flags=["--http-listen", f"127.0.0.1:{port}"],
                     cores=serve.SharedCores if args.share_cores else serve.Cores)
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}/v1"
