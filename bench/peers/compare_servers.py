@@ -30,13 +30,14 @@ import serve  # noqa: E402  In the folder above.
 
 sys.path.insert(1, str(ROOT / "deploy" / "serve"))
 import models  # noqa: E402
+import plan  # noqa: E402
 
 START_SECONDS = 120
 STOP_SECONDS = 10
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # llama.cpp's names for Tandem's weight types.
 FILE_TYPES = {"bf16": "bf16", "int8": "q8_0", "int4": "q4_0"}
-# How bodies of HumanEval's kind are put to a model that follows instructions.
+# How the beginning of a function is put to a model that follows instructions.
 CODE_QUESTION = "Complete this Python function.\n\n```python\n{}```"
 METRICS = ("tokens_per_second", "first_token_ms", "between_tokens_ms")
 
@@ -100,6 +101,8 @@ def read_prompts(folder, number, chat):
                 texts.append(entry["question"] if chat else f"Question: {entry['question']}\nAnswer:")
             else:
                 texts.append(entry["turns"][0] if "turns" in entry else entry["text"])
+        if not texts:
+            raise RuntimeError(f"{path}: expected a prompt a line")
         prompts[path.stem] = [
             {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text} for text in texts[:number]
         ]
@@ -192,7 +195,7 @@ def tandem_configurations(args, folder, stack):
 def other_configurations(args, folder, stack):
     """Starts the --server commands on `stack`; a configuration for each, and for each of --url."""
     files = {"target": args.target, "draft": args.draft}
-    # Files are what these servers read, and folders are written as such.
+    # These servers read files: a folder is written as one.
     written = [part for part, model in files.items() if model.is_dir()]
     if written and any("{target}" in command or "{draft}" in command for _, command in args.server) and not args.folders:
         import export_gguf
@@ -242,10 +245,14 @@ def named(example):
     return parse
 
 
-def named_file(path):
-    """A model's path, which is fetched if it is a name of the list."""
-    known = models.read_list()
-    return models.fetch(known[str(path)]) if not path.exists() and str(path) in known else path
+def find_models(args):
+    """Makes paths of the models, which may be names of the list, and chooses the weights by the target's."""
+    for part in ("target", "draft"):
+        setattr(args, part, pathlib.Path(plan.resolve(getattr(args, part)).path))
+    args.weights = args.weights or ("bf16" if args.target.is_dir() else "auto")
+    if args.weights == "auto" and args.target.is_dir():
+        raise plan.PlanError("--weights auto: a folder is written for other servers in one format, expected bf16, int8 or int4")
+    return args
 
 
 def parse_arguments(arguments):
@@ -261,9 +268,10 @@ def parse_arguments(arguments):
     add("--api-key", default="none", help="API key for the servers of --url")
     add("--fields", default="{}", metavar="JSON", help="extra fields of requests to the other servers")
     add("--bin-dir", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of Tandem's binaries")
-    add("--target", type=pathlib.Path, default=serve.MODELS / "tandem-target-15m", help="the target model: a folder, a GGUF file, or a name that deploy/models.sh knows")
-    add("--draft", type=pathlib.Path, default=serve.MODELS / "tandem-draft-general-1m",
-        help="folder or GGUF file of the other servers' draft model (default general-1m)")  # fmt: skip
+    add("--target", default=str(serve.MODELS / "tandem-target-15m"), metavar="MODEL",
+        help="the target: a folder, a GGUF file, or a name that deploy/models.sh knows (default: the bundled one)")  # fmt: skip
+    add("--draft", default=str(serve.MODELS / "tandem-draft-general-1m"), metavar="MODEL",
+        help="the other servers' draft model, in the same way (default: general-1m)")  # fmt: skip
     add("--drafter", default="off,general-1m", help="Tandem's drafters; off: none (default %(default)s)")
     add("--draft-model", type=named("eagle3=folder"), action="append", default=[], metavar="NAME=FOLDER",
         help="folder of a drafter that is not bundled (repeatable)")  # fmt: skip
@@ -284,18 +292,14 @@ def parse_arguments(arguments):
     add("--json", type=pathlib.Path, help="also write the results of every turn to this file")
     args = parser.parse_args(arguments)
     args.drafter = args.drafter.split(",")
-    args.target, args.draft = (named_file(path) for path in (args.target, args.draft))
-    args.weights = args.weights or ("bf16" if args.target.is_dir() else "auto")
-    if args.weights == "auto" and args.target.is_dir():
-        parser.error("--weights auto: a folder is written for other servers in one format, expected bf16, int8 or int4")
     args.draft_model = dict(args.draft_model)
     args.concurrency = [int(number) for number in args.concurrency.split(",")]
-    args.work, args.target, args.draft = args.work.resolve(), args.target.resolve(), args.draft.resolve()
+    args.work = args.work.resolve()
     return args
 
 
 def main():
-    args = parse_arguments(sys.argv[1:])
+    args = find_models(parse_arguments(sys.argv[1:]))
     args.work.mkdir(parents=True, exist_ok=True)
     turns, equal, names = measure(args, args.work)
     for concurrency in args.concurrency:
@@ -311,5 +315,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except RuntimeError as error:
+    except (RuntimeError, models.ModelError, plan.PlanError) as error:
         sys.exit(f"compare_servers.py: {error}")

@@ -179,10 +179,22 @@ class CompareServersTest(unittest.TestCase):
 
     def test_a_file_has_its_own_weights(self):
         with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
-            self.assertEqual(compare_servers.parse_arguments(["--target", file.name]).weights, "auto")
-        self.assertEqual(compare_servers.parse_arguments([]).weights, "bf16")
-        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-            compare_servers.parse_arguments(["--weights", "auto"])
+            self.assertEqual(self.found("--target", file.name).weights, "auto")
+        self.assertEqual(self.found().weights, "bf16")
+        with self.assertRaisesRegex(compare_servers.plan.PlanError, "expected bf16, int8 or int4"):
+            self.found("--weights", "auto")
+        with self.assertRaisesRegex(compare_servers.plan.PlanError, "no model 'smollm3' in the list; it has smollm2-135m"):
+            self.found("--target", "smollm3")
+
+    @staticmethod
+    def found(*arguments):
+        return compare_servers.find_models(compare_servers.parse_arguments(arguments))
+
+    def test_a_file_without_prompts_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "none.jsonl").touch()
+            with self.assertRaisesRegex(RuntimeError, "none.jsonl: expected a prompt a line"):
+                compare_servers.read_prompts(pathlib.Path(folder), 2, chat=True)
 
     def test_a_server_that_ends_is_reported_with_its_output(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -32,8 +32,9 @@ def text_of(choice):
 
 
 def complete(url, key, body):
-    """The Completion of POST `url`/completions with `body`, or of /chat/completions if it has messages, streamed. RuntimeError if the server refuses it, ends the
-    connection, or does not report the number of tokens in `usage`, because chunks are not tokens."""
+    """The Completion of POST `url`/completions with `body`, or of /chat/completions if it has messages, streamed. RuntimeError
+    if the server refuses it, ends the connection, or does not report the number of tokens in `usage`, because chunks are not
+    tokens."""
     parts = urllib.parse.urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=REQUEST_SECONDS)
