@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reproduces the paper's Tables 1, 3, 12 and 13 and Figures 2 and 4 in form, with the demo models.
 
-The paper is "A Drop-In Solution for On-the-Fly Adaptation of Speculative Decoding" (docs/inside/paper.md). Tables 1, 3
+The paper is "A Drop-In Solution for On-the-Fly Adaptation of Speculative Decoding" (docs/lab/paper.md). Tables 1, 3
 and 12 come from `tandem-bench serve` on a router, verifiers and a drafter that this script starts. Table 13 comes from
 `tandem-bench acceptance`, and the figures from equation 1 alone. Needs only the standard library.
 """

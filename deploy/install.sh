@@ -29,7 +29,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 # Programs that tests start.
-test_programs=(prometheus etcd-server etcd-client chromium)
+test_programs=(prometheus etcd-server etcd-client chromium dpkg-dev file)
 # For the preset aarch64.
 cross_packages=(
   g++-aarch64-linux-gnu qemu-user-static

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Shows and measures speculative decoding on a running Tandem stack.
+"""Shows and measures speculative decoding on a model that is served.
 
-Streams one generation per kind of prompt, with the drafter that the router chooses, and prints the reasons for the
-choice. Then generates every prompt without speculation, with the draft model trained for it, and with the draft head,
-one right after the other so that the machine is the same for all, and prints a table. Exits with 1 if any pair of
-outputs differs. Called by quickstart.sh; needs only the standard library.
+Streams one answer of each kind, with drafted tokens in colour. Then generates every prompt without and with drafts, one right
+after the other so that the machine is the same for both, and prints a table. Exits with 1 if any two outputs differ.
+
+quickstart.sh runs it under `tandem serve --run`, which sets TANDEM_ENDPOINT and TANDEM_TOKEN. Needs only the standard library.
 """
 
 import argparse
@@ -13,122 +13,112 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import time
 
+FOLDER = pathlib.Path(__file__).resolve().parent
+SEED = 7
+CALL_TIMEOUT_SECONDS = 300
+# A machine whose processors others use more than this is called busy.
+BUSY_SHARE = 0.1
+
 
 @dataclasses.dataclass(frozen=True)
-class Workload:
-    """Prompts of one kind, and the drafter trained for it."""
+class Kind:
+    """Prompts of one kind, with flags for `tandem generate`. The first is shown, all are measured."""
 
-    kind: str
-    drafter: str
-    chat: bool
+    name: str
     prompts: tuple
+    flags: tuple = ("--chat",)
+    temperature: float = 0.0
 
 
-WORKLOADS = (
-    Workload(
-        "story",
-        "general-1m",
-        False,
-        (
-            "Once upon a time, there was a little girl named Lucy. She had a red",
-            "The old man came slowly down the road, and when he",
-        ),
-    ),
-    Workload(
-        "code",
-        "code-1m",
-        False,
-        (
-            'def reverse_words(sentence: str) -> str:\n    """',
-            "class Queue:\n    def __init__(self):\n",
-        ),
-    ),
-    Workload(
-        "maths",
-        "math-1m",
-        True,
-        (
-            "Tom has 12 apples. He gives 5 apples to Mary and then buys 3 more. "
-            "How many apples does Tom have now?",
-            "A train travels 60 miles per hour for 3 hours and then 40 miles per hour for 2 hours. "
-            "How far does it travel in total?",
-        ),
-    ),
+ARTICLE = (
+    "The town council met on Tuesday evening to decide what will become of the old railway station. The station was built in "
+    "1887 and has been empty since the last train left in 1974. A group of residents wants to turn the building into a library "
+    "with a small cafe. The council's own plan is to sell the building to a company that would build twelve flats. After three "
+    "hours of debate the council voted to wait until spring, and to ask an engineer how much it would cost to repair the roof."
 )
-# Reads the target's hidden states, and is measured on every kind of prompt.
-HEAD = "eagle3"
-# Greedy text of a small model runs into loops, which are easy to draft; sampled text is the harder case.
-TEMPERATURES = (0.0, 0.8)
-SEED = 7
-JSON_PROMPT = "Lucy had a big dog. What we know of her: "
-JSON_SCHEMA = pathlib.Path(__file__).resolve().parent / "person.schema.json"
-JSON_TOKENS = 96
-CALL_TIMEOUT_SECONDS = 120
+# For a model that follows instructions.
+CHAT_KINDS = (
+    Kind("chat", ("Why is the sky blue?", "Give me three tips for a good night's sleep.")),
+    Kind(
+        "code",
+        (
+            "Write a Python function that checks whether a number is even.",
+            "Write a Python function that returns the n-th Fibonacci number.",
+        ),
+    ),
+    Kind("maths", ("Calculate 12 + 30.", "Tom has 12 apples. He gives 5 apples to Mary and then buys 3 more. How many has he now?")),
+    Kind(
+        "summary",
+        (
+            f"Summarize this article in two sentences.\n\n{ARTICLE}",
+            f"{ARTICLE}\n\nWrite a headline for this article, and then the text again with every date removed.",
+        ),
+    ),
+    Kind(
+        "JSON",
+        ("Describe a girl named Lucy who has a dog, as JSON.", "Describe an old sailor named John, as JSON."),
+        ("--chat", "--json-schema", str(FOLDER / "person.schema.json")),
+    ),
+    Kind(
+        "tool call",
+        ("What is the weather in Paris?", "How warm is it in Rome?"),
+        ("--chat", "--tools", str(FOLDER / "weather.tools.json"), "--tool-choice", "required"),
+    ),
+    Kind("chat", ("Why is the sky blue?", "Give me three tips for a good night's sleep."), temperature=0.8),
+)
+# For the bundled target, whose answers are fluent nonsense.
+DEMO_KINDS = (
+    Kind(
+        "story",
+        ("Once upon a time, there was a little girl named Lucy. She had a red", "The old man came slowly down the road, and when he"),
+        (),
+    ),
+    Kind("code", ('def reverse_words(sentence: str) -> str:\n    """', "class Queue:\n    def __init__(self):\n"), ()),
+    Kind(
+        "maths",
+        (
+            "Tom has 12 apples. He gives 5 apples to Mary and then buys 3 more. How many apples does Tom have now?",
+            "A train travels 60 miles per hour for 3 hours and then 40 miles per hour for 2 hours. How far does it travel in total?",
+        ),
+    ),
+    Kind("JSON", ("Lucy had a big dog. What we know of her: ",), ("--json-schema", str(FOLDER / "person.schema.json")), 0.8),
+    Kind("story", ("Once upon a time, there was a little girl named Lucy. She had a red",), (), 0.8),
+)
+KINDS = {"chat": CHAT_KINDS, "demo": DEMO_KINDS}
 
 
-class Stack:
-    """Calls the command line client against one router."""
+def generate(args, kind, prompt, *flags):
+    """A command of the client."""
+    command = [args.tandem, "generate", prompt, *kind.flags, "--max-tokens", str(args.max_tokens)]
+    return [*command, "--temperature", str(kind.temperature), "--seed", str(SEED), *flags]
 
-    def __init__(self, args):
-        self._args = args
 
-    def _base(self, verb, prompt, workload):
-        command = [self._args.tandem, verb, prompt, "--endpoint", self._args.endpoint, "--token", self._args.token]
-        return command + ["--chat"] if workload.chat else command
+def show(args, kind):
+    """Streams the answer to the first prompt of a kind."""
+    print(f"\n==> {kind.name}{f', temperature {kind.temperature:g}' if kind.temperature else ''}\n    {kind.prompts[0]!r}\n", flush=True)
+    subprocess.run(generate(args, kind, kind.prompts[0], "--stats"), check=True, timeout=CALL_TIMEOUT_SECONDS)
 
-    def command(self, prompt, workload, temperature, *flags):
-        command = self._base("generate", prompt, workload)
-        command += ["--max-tokens", str(self._args.max_tokens)]
-        command += ["--temperature", str(temperature), "--seed", str(SEED)]
-        return command + list(flags)
 
-    def stream(self, prompt, workload, temperature):
-        """Shows a generation as it comes, with the drafter that the router chooses."""
-        command = self.command(prompt, workload, temperature, "--stats")
-        subprocess.run(command, check=True, timeout=CALL_TIMEOUT_SECONDS)
-
-    def stream_json(self, prompt, schema):
-        """Shows JSON that is valid under the schema, from a target that has never seen any JSON."""
-        command = [self._args.tandem, "generate", prompt, "--endpoint", self._args.endpoint]
-        command += ["--token", self._args.token, "--json-schema", str(schema), "--max-tokens", str(JSON_TOKENS)]
-        command += ["--temperature", "0.8", "--seed", str(SEED), "--stats"]
-        subprocess.run(command, check=True, timeout=CALL_TIMEOUT_SECONDS)
-
-    def time_drafters(self, workload, drafters):
-        """Uses every drafter once, so that the router learns their cost on this machine."""
-        for drafter in drafters:
-            command = self.command(workload.prompts[0], workload, 0.0, "--drafter", drafter, "--json")
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=CALL_TIMEOUT_SECONDS)
-
-    def explain(self, prompt, workload):
-        """The predictions for this prompt, on which the choice is based."""
-        command = self._base("explain", prompt, workload) + ["--json"]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS)
-        return json.loads(done.stdout)
-
-    def measure(self, prompt, workload, temperature, drafter):
-        """The JSON of one generation, without speculation if there is no drafter."""
-        flags = ["--drafter", drafter] if drafter else ["--no-speculation"]
-        command = self.command(prompt, workload, temperature, "--json", *flags)
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS)
-        return json.loads(done.stdout)
+def measure(args, kind, prompt, *flags):
+    """The JSON of one generation."""
+    command = generate(args, kind, prompt, "--json", *flags)
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=CALL_TIMEOUT_SECONDS).stdout)
 
 
 @dataclasses.dataclass
 class Side:
-    """Sums over one side (off or on) of a pair."""
+    """Sums over one side (without or with drafts) of a pair."""
 
     tokens: int = 0
     seconds: float = 0.0
     rounds: int = 0
-    # Drafted and accepted tokens: the drafter's, and the verifier's local ones.
-    drafted: dict = dataclasses.field(default_factory=lambda: {"drafter": 0, "local": 0})
-    accepted: dict = dataclasses.field(default_factory=lambda: {"drafter": 0, "local": 0})
+    accepted: dict = dataclasses.field(default_factory=dict)  # By who drafted.
     outputs: list = dataclasses.field(default_factory=list)
 
     def add(self, generation):
@@ -137,76 +127,67 @@ class Side:
         self.outputs.append((generation["tokens"], generation["text"]))
         self.rounds += generation["speculation"]["rounds"]
         for entry in generation["speculation"]["by_source"]:
-            self.drafted[entry["source"]] += entry["draft_tokens"]
-            self.accepted[entry["source"]] += entry["accepted_tokens"]
+            name = entry["drafter"] if entry["source"] in ("drafter", "partner") else LOCAL_NAMES.get(entry["source"], entry["source"])
+            self.accepted[name] = self.accepted.get(name, 0) + entry["accepted_tokens"]
 
     @property
     def tokens_per_second(self):
         return self.tokens / self.seconds
 
 
-def run_pair(stack, workload, temperature, drafter, off_first):
-    """Generates every prompt of the workload with speculation off and on, prompt by prompt."""
-    off, on = Side(), Side()
-    for prompt in workload.prompts:
-        order = ((off, None), (on, drafter)) if off_first else ((on, drafter), (off, None))
-        for side, speculate_with in order:
-            side.add(stack.measure(prompt, workload, temperature, speculate_with))
-    return off, on
+LOCAL_NAMES = {"local": "prompt lookup", "grammar": "the schema"}
 
 
-def measure_row(stack, workload, temperature, drafter, num_pairs, progress):
-    """Medians over the pairs of one workload at one temperature. One pair before them warms up."""
+def run_pair(args, kind, plain_first):
+    """Generates every prompt of the kind without and with drafts, prompt by prompt."""
+    plain, drafted = Side(), Side()
+    for prompt in kind.prompts:
+        sides = ((plain, ("--no-speculation",)), (drafted, ()))
+        for side, flags in sides if plain_first else reversed(sides):
+            side.add(measure(args, kind, prompt, *flags))
+    return plain, drafted
+
+
+def measure_kind(args, kind, progress):
+    """Medians over the pairs. One pair before them warms up."""
+    label = kind.name + (f", temperature {kind.temperature:g}" if kind.temperature else "")
+    run_pair(args, kind, plain_first=True)
     pairs = []
-    run_pair(stack, workload, temperature, drafter, off_first=True)
-    for index in range(num_pairs):
-        progress(f"{workload.kind}, temperature {temperature:g}, {drafter}: pair {index + 1} of {num_pairs}")
-        pairs.append(run_pair(stack, workload, temperature, drafter, off_first=index % 2 == 0))
-    rounds = sum(on.rounds for _, on in pairs)
-    drafted, accepted = (
-        {source: sum(getattr(on, name)[source] for _, on in pairs) for source in ("drafter", "local")}
-        for name in ("drafted", "accepted")
-    )
+    for index in range(args.pairs):
+        progress(f"{label}: pair {index + 1} of {args.pairs}")
+        pairs.append(run_pair(args, kind, plain_first=index % 2 == 0))
+    rounds = sum(drafted.rounds for _, drafted in pairs)
+    accepted = {}
+    for _, drafted in pairs:
+        for name, tokens in drafted.accepted.items():
+            accepted[name] = accepted.get(name, 0) + tokens
     return {
-        "prompts": workload.kind,
-        "drafter": drafter,
-        "temperature": temperature,
-        # The drafter's acceptance rate; None if none of its tokens was verified.
-        "acceptance_rate": accepted["drafter"] / drafted["drafter"] if drafted["drafter"] else None,
-        # Tokens per round beyond the target's own, by source.
-        "drafter_tokens_per_round": accepted["drafter"] / rounds if rounds else 0.0,
-        "local_tokens_per_round": accepted["local"] / rounds if rounds else 0.0,
-        "tokens_per_second_off": statistics.median(off.tokens_per_second for off, _ in pairs),
-        "tokens_per_second_on": statistics.median(on.tokens_per_second for _, on in pairs),
+        "prompts": label,
+        "temperature": kind.temperature,
+        # Accepted draft tokens for each forward pass of the target, by who drafted them.
+        "accepted_per_pass": {name: tokens / rounds for name, tokens in accepted.items()},
+        "tokens_per_second_plain": statistics.median(plain.tokens_per_second for plain, _ in pairs),
+        "tokens_per_second_drafted": statistics.median(drafted.tokens_per_second for _, drafted in pairs),
         # The median of the pairs' own ratios: a slow moment of the machine hits both sides of a pair.
-        "speed_up": statistics.median(on.tokens_per_second / off.tokens_per_second for off, on in pairs),
-        "speed_up_per_pair": [on.tokens_per_second / off.tokens_per_second for off, on in pairs],
+        "speed_up": statistics.median(drafted.tokens_per_second / plain.tokens_per_second for plain, drafted in pairs),
+        "speed_up_per_pair": [drafted.tokens_per_second / plain.tokens_per_second for plain, drafted in pairs],
         "tokens_per_pair": pairs[0][0].tokens,
-        "identical_output": all(off.outputs == on.outputs for off, on in pairs),
+        "identical_output": all(plain.outputs == drafted.outputs for plain, drafted in pairs),
     }
 
 
-def describe_choice(explanation):
-    """One line: the choice, its reason, and the predicted tokens per second and acceptance of each candidate."""
-    candidates = []
-    for candidate in sorted(explanation["candidates"], key=lambda c: -c["tokens_per_second"]):
-        text = f"{candidate['drafter'] or 'none'} {candidate['tokens_per_second']:.0f}"
-        candidates.append(f"{text} ({candidate['acceptance']['mean']:.2f})" if candidate["drafter"] else text)
-    chosen = f"{explanation['drafter'] or 'none'} ({explanation['reason']})"
-    return f"the router chooses {chosen}; predicted tokens/s (and acceptance): {', '.join(candidates)}"
+def drafted_by(row):
+    parts = [f"{name} {value:.1f}" for name, value in sorted(row["accepted_per_pass"].items(), key=lambda item: -item[1]) if value >= 0.05]
+    return ", ".join(parts) or "none"
 
 
 COLUMNS = (
     ("prompts", "<", lambda row: row["prompts"]),
-    ("drafter", "<", lambda row: row["drafter"]),
-    ("temp.", ">", lambda row: f"{row['temperature']:g}"),
-    ("acceptance", ">", lambda row: "-" if row["acceptance_rate"] is None else f"{100 * row['acceptance_rate']:.1f} %"),
-    ("drafter earned", ">", lambda row: f"{row['drafter_tokens_per_round']:+.2f}"),
-    ("local earned", ">", lambda row: f"{row['local_tokens_per_round']:+.2f}"),
-    ("tokens/s off", ">", lambda row: f"{row['tokens_per_second_off']:.1f}"),
-    ("tokens/s on", ">", lambda row: f"{row['tokens_per_second_on']:.1f}"),
+    ("tokens/s plain", ">", lambda row: f"{row['tokens_per_second_plain']:.0f}"),
+    ("with drafts", ">", lambda row: f"{row['tokens_per_second_drafted']:.0f}"),
     ("speed-up", ">", lambda row: f"{row['speed_up']:.2f}x"),
-    ("identical output", "<", lambda row: "yes" if row["identical_output"] else "NO"),
+    ("same output", "<", lambda row: "yes" if row["identical_output"] else "NO"),
+    ("accepted drafts per pass", "<", drafted_by),
 )
 
 
@@ -232,6 +213,23 @@ def machine():
     return {"cpu": model, "cores": os.cpu_count(), "system": platform.platform()}
 
 
+def busy_share(seconds=1.0):
+    """How much of the processors others use, while nothing of ours computes; 0 where the system does not say."""
+
+    def times():
+        with open("/proc/stat", encoding="utf-8") as stat:
+            fields = [int(field) for field in stat.readline().split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # All, and idle.
+
+    try:
+        before = times()
+        time.sleep(seconds)
+        after = times()
+    except OSError:
+        return 0.0
+    return 1 - (after[1] - before[1]) / max(1, after[0] - before[0])
+
+
 def show_progress(text):
     """Overwrites one line on a terminal; otherwise prints a line each time."""
     if sys.stdout.isatty():
@@ -240,77 +238,71 @@ def show_progress(text):
         print(f"    {text}", flush=True)
 
 
+def report(args, kinds):
+    """Measures, prints the table, and returns whether all outputs were identical."""
+    busy = busy_share()
+    print("\n==> Measuring: every prompt without and with drafts, in turn", flush=True)
+    started = time.monotonic()
+    rows = [measure_kind(args, kind, show_progress) for kind in kinds]
+    busy = max(busy, busy_share())
+    show_progress(f"took {time.monotonic() - started:.0f} s")
+    print(f"\n\n{format_table(rows)}\n\n{machine()['cpu']}, {os.cpu_count()} cores; greedy where no temperature is given", flush=True)
+    if busy > BUSY_SHARE:
+        print(f"This machine was busy: others used {100 * busy:.0f} % of its processors, so these figures are too low.", flush=True)
+    if args.json:
+        settings = {"max_tokens": args.max_tokens, "pairs": args.pairs, "seed": SEED}
+        figures = {"machine": {**machine(), "busy_share": busy}, "settings": settings, "rows": rows}
+        pathlib.Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if all(row["identical_output"] for row in rows):
+        return True
+    print("quickstart: drafts changed an output, which must never happen", file=sys.stderr)
+    return False
+
+
+def wait_for_interrupt(args):
+    endpoint, url, token = (os.environ[name] for name in ("TANDEM_ENDPOINT", "OPENAI_BASE_URL", "TANDEM_TOKEN"))
+    print(
+        f"\n==> Serving on {endpoint} until Ctrl-C. In another terminal:\n"
+        f"    {args.tandem} chat --endpoint {endpoint} --token {token}\n"
+        f"    export OPENAI_BASE_URL={url} OPENAI_API_KEY={token}   # for clients of OpenAI's API\n"
+        f"    live page, with each round of every generation: http://{args.live_page}/",
+        flush=True,
+    )
+    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tandem", required=True, help="path of the tandem binary")
-    parser.add_argument("--endpoint", required=True, help="the router's host:port")
-    parser.add_argument("--token", required=True, help="the tenant's token")
-    parser.add_argument("--drafters", required=True, type=lambda text: text.split(","), help="names of all drafters, separated by commas")
-    parser.add_argument("--max-tokens", type=int, default=96, help="most tokens per generation")
-    parser.add_argument("--pairs", type=int, default=5, help="off/on pairs to measure per row")
-    parser.add_argument("--no-measuring", action="store_true", help="stream only, without measuring")
+    parser.add_argument("--tandem", required=True, help="path of the program tandem")
+    parser.add_argument("--kinds", choices=KINDS, required=True, help="prompts for this kind of model")
+    parser.add_argument("--max-tokens", type=int, default=96, help="tokens of a generation at most")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs to measure per row")
+    parser.add_argument("--serve", action="store_true", help="wait for Ctrl-C in place of measuring")
+    parser.add_argument("--live-page", default="", help="with --serve: address of the live page, to print")
     parser.add_argument("--json", help="also write the measurements to this file")
     return parser.parse_args()
 
 
 def main():
     args = parse_arguments()
-    stack = Stack(args)
-
-    for workload in WORKLOADS:
-        # Prompts of every kind, so that all candidates are measured on the same ones.
-        stack.time_drafters(workload, args.drafters)
-    for workload in WORKLOADS:
-        print(f"\n==> {workload.kind}", flush=True)
-        print(f"    prompt: {workload.prompts[0]!r}", flush=True)
-        print(f"    {describe_choice(stack.explain(workload.prompts[0], workload))}\n", flush=True)
-        stack.stream(workload.prompts[0], workload, temperature=0.8)
-
-    if pathlib.Path(args.tandem).with_name("tandem-grammar").exists():  # Otherwise the build has no structured output.
-        print(f"\n==> JSON by {JSON_SCHEMA.name}: tokens that the schema forces are drafted for free", flush=True)
-        stack.stream_json(JSON_PROMPT, JSON_SCHEMA)
-
-    if args.no_measuring:
+    if args.serve:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    # A build without structured output has no program for it.
+    has_grammar = pathlib.Path(args.tandem).with_name("tandem-grammar").exists()
+    kinds = [kind for kind in KINDS[args.kinds] if has_grammar or not {"--json-schema", "--tools"} & set(kind.flags)]
+    for kind in kinds:
+        show(args, kind)
+    if args.serve:
+        wait_for_interrupt(args)
         return 0
-    print("\n==> Measuring: every prompt with speculation off and on, interleaved", flush=True)
-    started = time.monotonic()
-    rows = [
-        measure_row(stack, workload, temperature, drafter, args.pairs, show_progress)
-        for workload in WORKLOADS
-        for temperature in TEMPERATURES
-        for drafter in (workload.drafter, HEAD)
-    ]
-    show_progress(f"took {time.monotonic() - started:.0f} s")
-    print("\n\n" + format_table(rows), flush=True)
-    print("\nacceptance: accepted / verified draft tokens of the drafter")
-    print("earned: accepted tokens per round, without the target's own: guessed by the drafter, or locally by the")
-    print("verifier from the text so far (prompt lookup)")
-    print("tokens/s: as the client sees them, including the prompt; medians of the pairs", flush=True)
-
-    if args.json:
-        figures = {
-            "machine": machine(),
-            "settings": {"max_tokens": args.max_tokens, "pairs": args.pairs, "seed": SEED},
-            "rows": rows,
-        }
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(figures, file, indent=2)
-            file.write("\n")
-
-    if not all(row["identical_output"] for row in rows):
-        print("quickstart: speculation changed an output, which must never happen", file=sys.stderr)
-        return 1
-    return 0
+    return 0 if report(args, kinds) else 1
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except subprocess.CalledProcessError as error:
-        print(
-            f"quickstart: {os.path.basename(error.cmd[0])} {error.cmd[1]} failed with {error.returncode}",
-            file=sys.stderr,
-        )
+        print(f"quickstart: {os.path.basename(error.cmd[0])} {error.cmd[1]} failed with {error.returncode}", file=sys.stderr)
         sys.exit(1)
     except subprocess.TimeoutExpired as error:
         print(f"quickstart: a generation took more than {error.timeout:.0f} s", file=sys.stderr)

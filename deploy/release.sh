@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prepares a release: sets the version, dates the changelog, writes the bill of materials, commits and tags.
+# Prepares a release: sets the version, dates the changelog, makes the packages, commits and tags.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,13 +14,13 @@ Prepares release VERSION, such as 0.2.0, on the current branch:
   1. checks that the tree is clean, that the tag is new, and that CHANGELOG.md has a section "## [VERSION] - Unreleased"
   2. writes VERSION to CMakeLists.txt and proto/python/pyproject.toml, and today's date to the changelog
   3. runs tests/run.sh --sanitizers --aarch64
-  4. writes the bill of materials of the build to build/tandem-VERSION.cdx.json
+  4. makes the packages in build/packages: .deb, tarball, Python client, bill of materials, checksums (deploy/package.sh)
   5. commits "Release VERSION" and makes the annotated tag vVERSION
 
 It pushes nothing. If a step fails, it restores the files that it changed.
 
   --sign         sign the tag with the key that git is configured with
-  --skip-tests   leave out steps 3 and 4, for a tree whose tests have just passed
+  --skip-tests   leave out step 3, for a tree whose tests have just passed
 EOF
 }
 
@@ -80,11 +80,12 @@ replace CMakeLists.txt '^project\(tandem VERSION [0-9.]+ ' "project(tandem VERSI
 replace proto/python/pyproject.toml '^version = "[0-9.]+"$' "version = \"$version\""
 replace CHANGELOG.md "^## \[$version\] - Unreleased$" "## [$version] - $(date +%Y-%m-%d)"
 
-if ! $skip_tests; then
-  tests/run.sh --sanitizers --aarch64
-  python3 deploy/sbom.py build/dev/bin >"build/tandem-$version.cdx.json"
-  echo "bill of materials: build/tandem-$version.cdx.json"
-fi
+if ! $skip_tests; then tests/run.sh --sanitizers --aarch64; fi
+
+# The commit's own time, so that who makes packages of the tag gets the same ones.
+SOURCE_DATE_EPOCH=$(date +%s)
+export SOURCE_DATE_EPOCH GIT_COMMITTER_DATE="@$SOURCE_DATE_EPOCH +0000"
+deploy/package.sh
 
 git commit --quiet -m "Release $version" -- CHANGELOG.md CMakeLists.txt proto/python/pyproject.toml
 released=true

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Writes a software bill of materials of built programs: CycloneDX 1.5, JSON (docs/operate/security.md).
 
-    deploy/sbom.py build/dev/bin > sbom.json
+    deploy/sbom.py build/release/bin > sbom.json
 
 Components are Tandem itself, the packages of every shared library that the programs load, and libraries that are
-compiled in from sources or headers, with the version that the build found.
+compiled in from sources or headers, with the version that the build found. The bill says its time in UTC, or what
+SOURCE_DATE_EPOCH says, and the same programs on the same machine have the same bill but for that.
 """
 
 import argparse
 import datetime
 import hashlib
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -18,7 +20,10 @@ import sys
 import uuid
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ("tandem-router", "tandem-verifier", "tandem-grammar", "tandem-drafter", "tandem", "tandem-cuda.so")
+# Where a build and an installation have them, from the folder of the programs.
+PROGRAMS = (
+    "tandem-router", "tandem-verifier", "tandem-grammar", "tandem-drafter", "tandem", "tandem-cuda.so", "../lib/tandem/tandem-cuda.so",
+)  # fmt: skip
 # Compiled-in libraries, by the packages that have their headers; one of each list is installed.
 HEADERS = (("libeigen3-dev",), ("nlohmann-json3-dev",), ("libcli11-dev",), ("libboost1.81-dev", "libboost-dev"))
 
@@ -132,9 +137,18 @@ def tandem(programs):
     }
 
 
+def timestamp():
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return (datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc) if epoch else now).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bin", type=pathlib.Path, help="folder of the programs, such as build/dev/bin")
+    parser.add_argument("bin", type=pathlib.Path, help="folder of the programs, such as build/release/bin")
+    parser.add_argument(
+        "--packages", action="store_true", help="write no bill; list the packages whose libraries the programs load, one a line"
+    )
     parser.add_argument(
         "--grpc-prefix",
         type=pathlib.Path,
@@ -145,8 +159,12 @@ def main():
     programs = [arguments.bin / name for name in PROGRAMS if (arguments.bin / name).exists()]
     if not programs:
         raise SystemExit(f"sbom.py: {arguments.bin}: none of {', '.join(PROGRAMS)} is there")
+    loaded = packages_of(sorted({path for program in programs for path in libraries(program)}))
+    if arguments.packages:
+        print(*sorted(set(filter(None, loaded.values()))), sep="\n")
+        return
     components, unknown = {}, []
-    for library, name in packages_of(sorted({path for program in programs for path in libraries(program)})).items():
+    for library, name in loaded.items():
         if name is None:
             unknown.append(library)
             components[library] = {"type": "library", "name": pathlib.Path(library).name, "version": "unknown"}
@@ -159,20 +177,18 @@ def main():
         components[found["name"]] = found
     if arguments.grpc_prefix is not None:
         components |= static_libraries(arguments.grpc_prefix)
+    elif not any(pathlib.Path(library).name.startswith("libgrpc") for library in loaded):
+        raise SystemExit(f"sbom.py: {arguments.bin}: the programs load no gRPC, so it is linked statically: say --grpc-prefix")
     if (arguments.bin / "tandem-grammar").exists():
         components["xgrammar"] = xgrammar()
     bill = {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.5",
-        "serialNumber": f"urn:uuid:{uuid.uuid4()}",
-        "version": 1,
-        "metadata": {
-            "timestamp": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "component": tandem(programs),
-        },
+        "metadata": {"timestamp": timestamp(), "component": tandem(programs)},
         "components": [components[name] | {"bom-ref": f"{number}"} for number, name in enumerate(sorted(components))],
         "dependencies": [{"ref": "tandem", "dependsOn": [f"{number}" for number in range(len(components))]}],
     }
+    # Of the content, so that equal bills have equal numbers.
+    serial = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(bill, sort_keys=True))
+    bill = {"bomFormat": "CycloneDX", "specVersion": "1.5", "serialNumber": f"urn:uuid:{serial}", "version": 1} | bill
     json.dump(bill, sys.stdout, indent=2)
     print()
     for library in unknown:

@@ -22,7 +22,7 @@ cores=$(nproc)
 readonly threaded_tests='rpc|engine_cpu|router_(core|service|etcd|feedback|http|live|registry|spool|vllm|cli)|verifier_(test|service)|drafter_service|metrics|tracing'
 # Scripts, benchmarks, and tests that take many minutes under a sanitizer. To run the latter anyway:
 # tests/run.sh --preset asan -- -R "e2e_test|cuda_engine".
-readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^plan|^reading_grade|^reference|^soak'
+readonly unsanitized='^tidy|^changed|^compose|^sbom|^quickstart|^e2e|^cuda_engine|^bench|^chaos|^dashboards|^hostile|^k8s|^learning|^live_page|^masks|^packages|^plan|^reading_grade|^reference|^soak'
 # Of the tests under AddressSanitizer, those that take about half of its time, compiling included.
 readonly router_part='^router|^cluster|^simulation|^fuzz|^grpc|^common_rpc'
 # Tests that speak gRPC take long to compile, and already run under ThreadSanitizer. tests/run.sh --preset asan also runs
@@ -392,6 +392,9 @@ else
 fi
 python_environment build/python tests/requirements.txt >build/python.log 2>&1 &
 ahead+=("$!")
+# A test of a published model is skipped without it.
+deploy/models.sh smollm2-135m >/dev/null 2>build/model.log &
+model=$!
 if [[ -z $part ]]; then
   stage "$preset: configure" configure "$preset" -DTANDEM_CUDA=$cuda
   stage "$preset: build" build "$preset"
@@ -402,6 +405,7 @@ if [[ -n $packages ]]; then
 fi
 stage "python environment" finished "${ahead[0]}" build/python.log
 ahead=()
+wait "$model" || { echo "run.sh: no published model, so its test is skipped:" && cat build/model.log; }
 if [[ -z $part ]]; then
   if $asan; then prepare_ahead asan "${asan_selection[@]}"; fi
   if $tsan; then prepare_ahead tsan "${tsan_selection[@]}"; fi

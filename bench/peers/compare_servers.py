@@ -2,8 +2,8 @@
 """Compares Tandem with servers that speak OpenAI's HTTP API: same weights, prompts and client, in turns.
 
 A configuration is a server, or Tandem with one drafter, and is named after its drafter. Every configuration streams answers
-to the same prompts; the order of configurations changes from turn to turn. Prints a Markdown table for each number of
-requests at a time (--concurrency). See README.md.
+to the same prompts, one kind after the other; the order of configurations changes from turn to turn. Prints a Markdown table for
+each number of requests at a time (--concurrency). See README.md.
 """
 
 import argparse
@@ -28,11 +28,17 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 import serve  # noqa: E402  In the folder above.
 
+sys.path.insert(1, str(ROOT / "deploy" / "serve"))
+import models  # noqa: E402
+import plan  # noqa: E402
+
 START_SECONDS = 120
 STOP_SECONDS = 10
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # llama.cpp's names for Tandem's weight types.
 FILE_TYPES = {"bf16": "bf16", "int8": "q8_0", "int4": "q4_0"}
+# How the beginning of a function is put to a model that follows instructions.
+CODE_QUESTION = "Complete this Python function.\n\n```python\n{}```"
 METRICS = ("tokens_per_second", "first_token_ms", "between_tokens_ms")
 
 
@@ -81,18 +87,25 @@ class HttpServer:
             self._process.wait()
 
 
-def read_prompts(folder, number):
-    """{kind: texts} of the files in bench/serve/prompts."""
+def read_prompts(folder, number, chat):
+    """{kind: fields of requests} of the files of a folder: those in bench/serve/prompts, HumanEval, GSM8K, MT-bench and summaries. With
+    `chat`, each is the message of a user."""
     prompts = {}
     for path in sorted(folder.iterdir()):
         texts = []
         for line in filter(str.strip, path.read_text(encoding="utf-8").splitlines()):
-            if path.suffix != ".jsonl":
-                texts.append(line)
-                continue
-            entry = json.loads(line)
-            texts.append(entry["prompt"] if "prompt" in entry else f"Question: {entry['question']}\nAnswer:")
-        prompts[path.stem] = texts[:number]
+            entry = json.loads(line) if path.suffix == ".jsonl" else {"text": line}
+            if "prompt" in entry:
+                texts.append(CODE_QUESTION.format(entry["prompt"]) if chat else entry["prompt"])
+            elif "question" in entry:
+                texts.append(entry["question"] if chat else f"Question: {entry['question']}\nAnswer:")
+            else:
+                texts.append(entry["turns"][0] if "turns" in entry else entry["text"])
+        if not texts:
+            raise RuntimeError(f"{path}: expected a prompt a line")
+        prompts[path.stem] = [
+            {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text} for text in texts[:number]
+        ]
     return prompts
 
 
@@ -104,17 +117,22 @@ def rotated(items, turn):
 
 
 def take_turn(configurations, prompts, concurrency, args, turn):
-    """({configuration: figures}, {configuration: texts}) of one turn over all prompts."""
-    bodies = [
-        {"prompt": text, "max_tokens": args.max_tokens, "temperature": args.temperature, "seed": 1 + i}
-        for i, text in enumerate(text for texts in prompts.values() for text in texts)
-    ]
-    bodies *= -(-concurrency // len(bodies))  # At least as many as run at once.
+    """({configuration: {kind: figures}}, {configuration: texts}) of one turn over all prompts; the kind "all" is all of them."""
+    bodies = {
+        kind: [fields | {"max_tokens": args.max_tokens, "temperature": args.temperature, "seed": 1 + i} for i, fields in enumerate(some)]
+        * -(-concurrency // len(some))  # At least as many as run at once.
+        for kind, some in prompts.items()
+    }
     found, texts = {}, {}
     for one in rotated(configurations, turn):
-        done, seconds = completions.run(one.url, one.key, [body | one.fields for body in bodies], concurrency)
-        found[one.name] = completions.figures(done, seconds)
-        texts[one.name] = [completion.text for completion in done]
+        found[one.name], every, total = {}, [], 0.0
+        for kind, some in bodies.items():
+            done, seconds = completions.run(one.url, one.key, [body | one.fields for body in some], concurrency)
+            found[one.name][kind] = completions.figures(done, seconds)
+            every += done
+            total += seconds
+        found[one.name]["all"] = completions.figures(every, total)
+        texts[one.name] = [completion.text for completion in every]
     return found, texts
 
 
@@ -124,26 +142,30 @@ def equal_texts(texts, reference):
 
 
 def summarise(turns, baseline):
-    """{configuration: medians of its figures, and of its tokens per second relative to `baseline` in the same turn}."""
+    """{configuration: {kind: medians of its figures, and of its tokens per second relative to `baseline` in the same turn}}."""
     summary = {}
-    for name in turns[0]:
-        row = {metric: statistics.median(turn[name][metric] for turn in turns) for metric in METRICS}
-        row["ratio"] = statistics.median(
-            turn[name]["tokens_per_second"] / turn[baseline]["tokens_per_second"] for turn in turns
-        )
-        summary[name] = row
+    for name, kinds in turns[0].items():
+        summary[name] = {}
+        for kind in kinds:
+            row = {metric: statistics.median(turn[name][kind][metric] for turn in turns) for metric in METRICS}
+            row["ratio"] = statistics.median(
+                turn[name][kind]["tokens_per_second"] / turn[baseline][kind]["tokens_per_second"] for turn in turns
+            )
+            summary[name][kind] = row
     return summary
 
 
 def markdown(summary, order):
+    """Tokens per second of each kind, with the ratio to the first configuration; and the times over all kinds."""
+    kinds = list(summary[order[0]])
     lines = [
-        "| what drafts | tokens/s | to the first | first token, ms | between tokens, ms |",
-        "| --- | --- | --- | --- | --- |",
+        f"| what drafts | {', tokens/s | '.join(kinds)}, tokens/s | first token, ms | between tokens, ms |",
+        "| --- |" + " --- |" * (len(kinds) + 2),
     ]
     for name in order:
-        row = summary[name]
-        times = f"{row['first_token_ms']:.1f} | {row['between_tokens_ms']:.2f}"
-        lines.append(f"| {name} | {row['tokens_per_second']:.0f} | {row['ratio']:.2f}x | {times} |")
+        rates = [f"{row['tokens_per_second']:.1f} ({row['ratio']:.2f}x)" for row in summary[name].values()]
+        times = f"{summary[name]['all']['first_token_ms']:.1f} | {summary[name]['all']['between_tokens_ms']:.2f}"
+        lines.append(f"| {name} | {' | '.join(rates)} | {times} |")
     return "\n".join(lines)
 
 
@@ -154,9 +176,11 @@ def tandem_configurations(args, folder, stack):
                 for name, folder in ((name, args.draft_model.get(name)) for name in names)}  # fmt: skip
     port = free_port()
     flags = ["--no-prefix-cache", "--threads", str(args.threads), "--weight-dtype", args.weights]
+    # Heads need their target.
+    drafter_flags = (["--head-target", str(args.target)] if args.draft_model else []) + shlex.split(args.drafter_flags)
     tandem = stack.enter_context(
         serve.Stack(args.bin_dir, folder, {"target": (args.target, shlex.split(args.verifier_flags))}, drafters, flags,
-                    shlex.split(args.drafter_flags), router_flags=["--http-listen", f"127.0.0.1:{port}"],
+                    drafter_flags, router_flags=["--http-listen", f"127.0.0.1:{port}"],
                     cores=serve.SharedCores if args.share_cores else serve.Cores)
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}/v1"
@@ -171,10 +195,13 @@ def tandem_configurations(args, folder, stack):
 def other_configurations(args, folder, stack):
     """Starts the --server commands on `stack`; a configuration for each, and for each of --url."""
     files = {"target": args.target, "draft": args.draft}
-    if any("{target}" in command or "{draft}" in command for _, command in args.server) and not args.folders:
+    # These servers read files: a folder is written as one.
+    written = [part for part, model in files.items() if model.is_dir()]
+    if written and any("{target}" in command or "{draft}" in command for _, command in args.server) and not args.folders:
         import export_gguf
 
-        for part, model in list(files.items()):
+        for part in written:
+            model = files[part]
             files[part] = folder / f"{model.name}.{FILE_TYPES[args.weights]}.gguf"
             export_gguf.export(model, files[part], FILE_TYPES[args.weights], vocabulary=True)
     found = []
@@ -191,7 +218,7 @@ def other_configurations(args, folder, stack):
 def measure(args, folder):
     """{requests at a time: [{configuration: figures}]}, {requests at a time: {configuration: equal texts}} and the
     names of the configurations in the order of the command line."""
-    prompts = read_prompts(args.prompts, args.num_prompts)
+    prompts = read_prompts(args.prompts, args.num_prompts, args.chat)
     with contextlib.ExitStack() as stack:
         tandem = tandem_configurations(args, folder, stack)
         configurations = tandem + other_configurations(args, folder, stack)
@@ -218,6 +245,16 @@ def named(example):
     return parse
 
 
+def find_models(args):
+    """Makes paths of the models, which may be names of the list, and chooses the weights by the target's."""
+    for part in ("target", "draft"):
+        setattr(args, part, pathlib.Path(plan.resolve(getattr(args, part)).path))
+    args.weights = args.weights or ("bf16" if args.target.is_dir() else "auto")
+    if args.weights == "auto" and args.target.is_dir():
+        raise plan.PlanError("--weights auto: a folder is written for other servers in one format, expected bf16, int8 or int4")
+    return args
+
+
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -231,14 +268,15 @@ def parse_arguments(arguments):
     add("--api-key", default="none", help="API key for the servers of --url")
     add("--fields", default="{}", metavar="JSON", help="extra fields of requests to the other servers")
     add("--bin-dir", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of Tandem's binaries")
-    add("--target", type=pathlib.Path, default=serve.MODELS / "tandem-target-15m", help="folder of the target model")
-    add("--draft", type=pathlib.Path, default=serve.MODELS / "tandem-draft-general-1m",
-        help="folder of the other servers' draft model (default general-1m)")  # fmt: skip
+    add("--target", default=str(serve.MODELS / "tandem-target-15m"), metavar="MODEL",
+        help="the target: a folder, a GGUF file, or a name that deploy/models.sh knows (default: the bundled one)")  # fmt: skip
+    add("--draft", default=str(serve.MODELS / "tandem-draft-general-1m"), metavar="MODEL",
+        help="the other servers' draft model, in the same way (default: general-1m)")  # fmt: skip
     add("--drafter", default="off,general-1m", help="Tandem's drafters; off: none (default %(default)s)")
     add("--draft-model", type=named("eagle3=folder"), action="append", default=[], metavar="NAME=FOLDER",
         help="folder of a drafter that is not bundled (repeatable)")  # fmt: skip
-    add("--weights", choices=sorted(FILE_TYPES), default="bf16",
-        help="number format of the target's weights; in GGUF, int8 is Q8_0 and int4 is Q4_0 (default %(default)s)")  # fmt: skip
+    add("--weights", choices=("auto", *sorted(FILE_TYPES)),
+        help="number format of the target's weights; in GGUF, int8 is Q8_0 and int4 is Q4_0 (default: bf16, or a GGUF file's own)")  # fmt: skip
     add("--threads", type=int, default=1, help="threads of Tandem's verifier (default %(default)s)")
     add("--share-cores", action="store_true", help="let every Tandem service use all cores, not one core each")
     add("--verifier-flags", default="", help="further flags of the verifier")
@@ -246,6 +284,7 @@ def parse_arguments(arguments):
     add("--concurrency", default="1", help="requests at a time, for example 1,4,16 (default %(default)s)")
     add("--temperature", type=float, default=0.0, help="sampling temperature (default %(default)s)")
     add("--prompts", type=pathlib.Path, default=serve.PROMPTS, help="folder of prompts")
+    add("--chat", action="store_true", help="put the prompts to the model as messages of a user")
     add("--num-prompts", type=int, default=3, help="prompts of each kind (default %(default)s)")
     add("--max-tokens", type=int, default=128, help="most tokens per output, which may end earlier (default %(default)s)")
     add("--turns", type=int, default=4, help="turns to measure, after a warm-up turn (default %(default)s)")
@@ -255,12 +294,12 @@ def parse_arguments(arguments):
     args.drafter = args.drafter.split(",")
     args.draft_model = dict(args.draft_model)
     args.concurrency = [int(number) for number in args.concurrency.split(",")]
-    args.work, args.target, args.draft = args.work.resolve(), args.target.resolve(), args.draft.resolve()
+    args.work = args.work.resolve()
     return args
 
 
 def main():
-    args = parse_arguments(sys.argv[1:])
+    args = find_models(parse_arguments(sys.argv[1:]))
     args.work.mkdir(parents=True, exist_ok=True)
     turns, equal, names = measure(args, args.work)
     for concurrency in args.concurrency:
@@ -276,5 +315,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except RuntimeError as error:
+    except (RuntimeError, models.ModelError, plan.PlanError) as error:
         sys.exit(f"compare_servers.py: {error}")

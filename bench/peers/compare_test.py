@@ -80,13 +80,13 @@ class FakeServer(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if body["prompt"] == "refuse":
+        if body.get("prompt") == "refuse":
             self.send_error(400, "no such model")
             return
         self.send_response(200)
         self.end_headers()
         for word in ("a ", "b ", "c"):
-            self._send({"choices": [{"text": word}]})
+            self._send({"choices": [{"delta": {"content": word}} if self.path == "/v1/chat/completions" else {"text": word}]})
         self._send({"choices": [], "usage": self.usage})
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -112,6 +112,10 @@ class CompletionsTest(unittest.TestCase):
             self.assertGreater(seconds, one.end)
         self.assertAlmostEqual(completions.figures(done, seconds)["tokens_per_second"], 15 / seconds)
 
+    def test_messages_are_a_chat(self):
+        done = completions.complete(self.url, "key", {"messages": [{"role": "user", "content": "one"}]})
+        self.assertEqual((done.text, done.tokens), ("a b c", 3))
+
     def test_a_stream_without_usage_is_no_result(self):
         self.handler.usage = None
         with self.assertRaisesRegex(RuntimeError, "no usage"):
@@ -132,11 +136,18 @@ class CompareServersTest(unittest.TestCase):
         return {"tokens_per_second": rate, "first_token_ms": 1.0, "between_tokens_ms": 2.0}
 
     def test_ratios_are_of_the_same_turn(self):
-        turns = [{"off": self.figures(off), "drafts": self.figures(own)} for off, own in ((10, 30), (20, 30), (10, 20))]
+        turns = [
+            {"off": {"code": self.figures(off), "all": self.figures(off)}, "drafts": {"code": self.figures(own), "all": self.figures(off)}}
+            for off, own in ((10, 30), (20, 30), (10, 20))
+        ]
         summary = compare_servers.summarise(turns, "off")
-        self.assertEqual((summary["drafts"]["tokens_per_second"], summary["drafts"]["ratio"]), (30, 2.0))
+        self.assertEqual((summary["drafts"]["code"]["tokens_per_second"], summary["drafts"]["code"]["ratio"]), (30, 2.0))
         table = compare_servers.markdown(summary, ["off", "drafts"]).split("\n")
-        self.assertEqual(table[2:], ["| off | 10 | 1.00x | 1.0 | 2.00 |", "| drafts | 30 | 2.00x | 1.0 | 2.00 |"])
+        self.assertEqual(table[0], "| what drafts | code, tokens/s | all, tokens/s | first token, ms | between tokens, ms |")
+        self.assertEqual(
+            table[2:],
+            ["| off | 10.0 (1.00x) | 10.0 (1.00x) | 1.0 | 2.00 |", "| drafts | 30.0 (2.00x) | 10.0 (1.00x) | 1.0 | 2.00 |"],
+        )
 
     def test_every_configuration_begins_in_turn(self):
         orders = [compare_servers.rotated(["a", "b", "c"], turn) for turn in range(4)]
@@ -153,9 +164,37 @@ class CompareServersTest(unittest.TestCase):
             compare_servers.parse_arguments(["--url", "http://host"])
 
     def test_prompts_of_every_kind(self):
-        prompts = compare_servers.read_prompts(compare_servers.serve.PROMPTS, 2)
+        prompts = compare_servers.read_prompts(compare_servers.serve.PROMPTS, 2, chat=False)
         self.assertEqual({kind: len(texts) for kind, texts in prompts.items()}, {"code": 2, "maths": 2, "story": 2})
-        self.assertRegex(prompts["maths"][0], r"^Question: .*\nAnswer:$")
+        self.assertRegex(prompts["maths"][0]["prompt"], r"^Question: .*\nAnswer:$")
+        with tempfile.TemporaryDirectory() as folder:
+            lines = {"humaneval": {"prompt": "def f():\n"}, "mt_bench": {"turns": ["Why?", "And then?"]}, "gsm8k": {"question": "1 + 1?"}}
+            for kind, line in lines.items():
+                (pathlib.Path(folder) / f"{kind}.jsonl").write_text(json.dumps(line) + "\n")
+            chats = compare_servers.read_prompts(pathlib.Path(folder), 2, chat=True)
+        contents = {kind: [fields["messages"][0]["content"] for fields in some] for kind, some in chats.items()}
+        self.assertEqual(contents["mt_bench"], ["Why?"])
+        self.assertEqual(contents["gsm8k"], ["1 + 1?"])
+        self.assertEqual(contents["humaneval"], ["Complete this Python function.\n\n```python\ndef f():\n```"])
+
+    def test_a_file_has_its_own_weights(self):
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+            self.assertEqual(self.found("--target", file.name).weights, "auto")
+        self.assertEqual(self.found().weights, "bf16")
+        with self.assertRaisesRegex(compare_servers.plan.PlanError, "expected bf16, int8 or int4"):
+            self.found("--weights", "auto")
+        with self.assertRaisesRegex(compare_servers.plan.PlanError, "no model 'smollm3' in the list; it has smollm2-135m"):
+            self.found("--target", "smollm3")
+
+    @staticmethod
+    def found(*arguments):
+        return compare_servers.find_models(compare_servers.parse_arguments(arguments))
+
+    def test_a_file_without_prompts_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "none.jsonl").touch()
+            with self.assertRaisesRegex(RuntimeError, "none.jsonl: expected a prompt a line"):
+                compare_servers.read_prompts(pathlib.Path(folder), 2, chat=True)
 
     def test_a_server_that_ends_is_reported_with_its_output(self):
         with tempfile.TemporaryDirectory() as folder:

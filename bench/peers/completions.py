@@ -26,9 +26,15 @@ class Completion:
         return (self.end - self.first_token) / (self.tokens - 1) if self.tokens > 1 else 0.0
 
 
+def text_of(choice):
+    """What a choice of a chunk adds, of completions or of a chat."""
+    return choice.get("text") or choice.get("delta", {}).get("content") or ""
+
+
 def complete(url, key, body):
-    """The Completion of POST `url`/completions with `body`, streamed. RuntimeError if the server refuses it, ends the
-    connection, or does not report the number of tokens in `usage`, because chunks are not tokens."""
+    """The Completion of POST `url`/completions with `body`, or of /chat/completions if it has messages, streamed. RuntimeError
+    if the server refuses it, ends the connection, or does not report the number of tokens in `usage`, because chunks are not
+    tokens."""
     parts = urllib.parse.urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=REQUEST_SECONDS)
@@ -36,7 +42,7 @@ def complete(url, key, body):
     body = {**body, "stream": True, "stream_options": {"include_usage": True}}
     start = time.perf_counter()
     try:
-        connection.request("POST", f"{parts.path}/completions", json.dumps(body), headers)
+        connection.request("POST", f"{parts.path}{'/chat' if 'messages' in body else ''}/completions", json.dumps(body), headers)
         reply = connection.getresponse()
         if reply.status != 200:
             raise RuntimeError(f"{url}: HTTP {reply.status}: {reply.read(500).decode(errors='replace')}")
@@ -48,10 +54,10 @@ def complete(url, key, body):
             if "error" in chunk:
                 raise RuntimeError(f"{url}: {chunk['error']}")
             usage = chunk.get("usage") or usage
-            if any(choice.get("text") for choice in chunk.get("choices", [])):
+            if piece := "".join(map(text_of, chunk.get("choices", []))):
                 end = time.perf_counter()
                 first = first or end
-                text += [choice.get("text", "") for choice in chunk["choices"]]
+                text.append(piece)
     except (OSError, http.client.HTTPException) as error:
         raise RuntimeError(f"{url}: {error}") from error
     finally:

@@ -23,7 +23,7 @@ COLUMNS = (
 def draw(axes, turns, names, metric, form):
     """Bars of `metric`, the first name on top; Tandem's in blue."""
     for row, name in enumerate(names):
-        values = [turn[name][metric] for turn in turns]
+        values = [turn[name]["all"][metric] for turn in turns]
         middle = statistics.median(values)
         axes.barh(row, middle, height=0.7, color=BLUE if name.startswith("Tandem") else GREY)
         axes.plot([min(values), max(values)], [row, row], color=INK, linewidth=0.8)

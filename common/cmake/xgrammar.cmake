@@ -45,36 +45,42 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tandem_patch} $
 file(SHA256 ${tandem_patch} tandem_patch_digest)
 file(SHA256 ${tandem_state_key} tandem_state_key_digest)
 file(SHA256 ${tandem_bounds} tandem_bounds_digest)
-string(SHA256 tandem_additions ${tandem_patch_digest}${tandem_state_key_digest}${tandem_bounds_digest})
+file(SHA256 ${CMAKE_CURRENT_LIST_FILE} tandem_flags_digest)
+string(SHA256 tandem_additions ${tandem_flags_digest}${tandem_patch_digest}${tandem_state_key_digest}${tandem_bounds_digest})
 string(SUBSTRING ${tandem_additions} 0 8 tandem_additions)
 set(tandem_xgrammar ${tandem_cache}/xgrammar-${tandem_xgrammar_version}-${tandem_compiler}-${tandem_additions})
 file(MAKE_DIRECTORY ${tandem_xgrammar}/include)
 file(CONFIGURE OUTPUT ${tandem_xgrammar}/build/config.cmake CONTENT "set(XGRAMMAR_BUILD_PYTHON_BINDINGS OFF)\n")
 
-include(ExternalProject)
-ExternalProject_Add(tandem_xgrammar_build
-  PREFIX ${tandem_xgrammar}
-  SOURCE_DIR ${tandem_xgrammar}/source
-  BINARY_DIR ${tandem_xgrammar}/build
-  INSTALL_DIR ${tandem_xgrammar}
-  URL ${TANDEM_XGRAMMAR_SOURCE}
-  URL_HASH SHA256=${tandem_xgrammar_digest}
-  DOWNLOAD_EXTRACT_TIMESTAMP ON
-  PATCH_COMMAND ${CMAKE_COMMAND} -DSOURCE=<SOURCE_DIR> -DSTATE_KEY=${tandem_state_key}
-    -DBOUNDS=${tandem_bounds} -P ${tandem_patch}
-  CMAKE_ARGS
-    -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=${tandem_xgrammar} -DCMAKE_INSTALL_LIBDIR=lib
-    -DCMAKE_CXX_COMPILER=${tandem_xgrammar_compiler} -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}
-    # Six tenths of the time of the compiler. These sources stay as they are, so nothing is ever rebuilt for one of them.
-    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=10
-    # They come after its own. What it has to say goes to common/grammar/xgrammar_log.cc.
-    "-DCMAKE_CXX_FLAGS=-w -Wno-error -fno-lto -O2 -DXGRAMMAR_LOG_CUSTOMIZE=1"
-  BUILD_BYPRODUCTS ${tandem_xgrammar}/lib/libxgrammar.a
-  LOG_CONFIGURE ON LOG_INSTALL ON)
+# The stamp of its last step says that an earlier build, of whichever preset, is complete; its folder is named after all that it is made of.
+if(NOT EXISTS ${tandem_xgrammar}/src/tandem_xgrammar_build-stamp/tandem_xgrammar_build-install)
+  include(ExternalProject)
+  ExternalProject_Add(tandem_xgrammar_build
+    PREFIX ${tandem_xgrammar}
+    SOURCE_DIR ${tandem_xgrammar}/source
+    BINARY_DIR ${tandem_xgrammar}/build
+    INSTALL_DIR ${tandem_xgrammar}
+    URL ${TANDEM_XGRAMMAR_SOURCE}
+    URL_HASH SHA256=${tandem_xgrammar_digest}
+    DOWNLOAD_EXTRACT_TIMESTAMP ON
+    PATCH_COMMAND ${CMAKE_COMMAND} -DSOURCE=<SOURCE_DIR> -DSTATE_KEY=${tandem_state_key}
+      -DBOUNDS=${tandem_bounds} -P ${tandem_patch}
+    CMAKE_ARGS
+      -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=${tandem_xgrammar} -DCMAKE_INSTALL_LIBDIR=lib
+      -DCMAKE_CXX_COMPILER=${tandem_xgrammar_compiler} -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}
+      # Six tenths of the time of the compiler. These sources stay as they are, so nothing is ever rebuilt for one of them.
+      -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=10
+      # They come after its own. What it has to say goes to common/grammar/xgrammar_log.cc.
+      "-DCMAKE_CXX_FLAGS=-w -Wno-error -fno-lto -O2 -DXGRAMMAR_LOG_CUSTOMIZE=1"
+    BUILD_BYPRODUCTS ${tandem_xgrammar}/lib/libxgrammar.a
+    LOG_CONFIGURE ON LOG_INSTALL ON)
+endif()
 
 add_library(tandem_xgrammar STATIC IMPORTED GLOBAL)
 add_library(tandem::xgrammar ALIAS tandem_xgrammar)
-add_dependencies(tandem_xgrammar tandem_xgrammar_build)
+if(TARGET tandem_xgrammar_build)
+  add_dependencies(tandem_xgrammar tandem_xgrammar_build)
+endif()
 set_target_properties(tandem_xgrammar PROPERTIES
   IMPORTED_LOCATION ${tandem_xgrammar}/lib/libxgrammar.a
   INTERFACE_INCLUDE_DIRECTORIES ${tandem_xgrammar}/include)

@@ -14,7 +14,7 @@
 #include "common/grammar/call_marks.h"
 #include "common/grammar/finite_schema.h"
 #include "common/grammar/lark_string.h"
-#include "common/grammar/regex_text.h"
+#include "common/grammar/schema/regex_grammar.h"
 #include "common/grammar/schema/schema_document.h"
 #include "common/model/config/strict_json.h"
 
@@ -64,13 +64,18 @@ absl::Status CheckBrackets(absl::string_view text, bool is_grammar, size_t max_d
   return absl::OkStatus();
 }
 
-// The text must be characters, and none of them NUL, at which XGrammar stops to read. Its escapes for code
-// points take any value, and make of those that are no characters what no output may hold.
-absl::Status CheckCharacters(absl::string_view text, bool is_grammar) {
+// The text must be characters, and none of them NUL, at which XGrammar stops to read.
+absl::Status CheckCharacters(absl::string_view text) {
   if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
     return Invalid(absl::StrCat("byte ", nul, ": NUL, expected an escape such as \\u0000 in its place"));
   }
   if (CleanUtf8(text) != text) return Invalid("not UTF-8");
+  return absl::OkStatus();
+}
+
+// XGrammar's escapes for code points take any value, and make of those that are no characters what no output
+// may hold.
+absl::Status CheckEscapes(absl::string_view text) {
   for (size_t i = 0; i + 1 < text.size(); ++i) {
     if (text[i] != '\\') continue;
     const size_t escape = i++;
@@ -79,11 +84,7 @@ absl::Status CheckCharacters(absl::string_view text, bool is_grammar) {
     const bool braced = i + 1 < text.size() && text[i + 1] == '{';
     const size_t begin = i + 1 + (braced ? 1 : 0);
     // As many digits as there are, or as the escape takes.
-    const size_t most = braced        ? text.size()
-                        : kind == 'u' ? 4
-                        : kind == 'U' ? 8
-                        : is_grammar  ? text.size()
-                                      : 2;
+    const size_t most = braced || kind == 'x' ? text.size() : kind == 'u' ? 4 : 8;
     uint32_t code = 0;
     for (size_t at = begin; at < text.size() && at - begin < most && absl::ascii_isxdigit(text[at]); ++at) {
       code = std::min<uint32_t>(16 * code + HexDigit(text[at]), kMaxEscape + 1);
@@ -119,8 +120,10 @@ absl::StatusOr<nlohmann::ordered_json> FormatOf(const ConstraintSource& source) 
     case ConstraintSource::Form::kJsonSchema:
       // As text, which keeps the order of properties and all digits (schema_source.h).
       return nlohmann::ordered_json{{"type", "json_schema"}, {"json_schema", source.text}};
-    case ConstraintSource::Form::kRegex:
-      return nlohmann::ordered_json{{"type", "regex"}, {"pattern", PlainRegex(source.text)}};
+    case ConstraintSource::Form::kRegex: {
+      TANDEM_ASSIGN_OR_RETURN(std::string grammar, GrammarOfRegex(source.text));
+      return nlohmann::ordered_json{{"type", "grammar"}, {"grammar", std::move(grammar)}};
+    }
     case ConstraintSource::Form::kGrammar:
       return nlohmann::ordered_json{{"type", "grammar"}, {"grammar", source.text}};
     case ConstraintSource::Form::kLarkString:
@@ -172,8 +175,9 @@ absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLim
       break;
   }
   const bool is_grammar = source.form == ConstraintSource::Form::kGrammar;
-  TANDEM_RETURN_IF_ERROR(CheckCharacters(source.text, is_grammar));
-  return CheckBrackets(source.text, is_grammar, limits.max_depth);
+  TANDEM_RETURN_IF_ERROR(CheckCharacters(source.text));
+  TANDEM_RETURN_IF_ERROR(CheckBrackets(source.text, is_grammar, limits.max_depth));
+  return is_grammar ? CheckEscapes(source.text) : GrammarOfRegex(source.text).status();
 }
 
 absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::string> choices) {
@@ -183,10 +187,11 @@ absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::strin
   ConstraintSource source{.form = ConstraintSource::Form::kGrammar, .text = "root ::= "};
   std::set<absl::string_view> seen;
   for (size_t i = 0; i < choices.size(); ++i) {
-    if (choices[i].empty()) return Invalid(absl::StrCat("choice ", i, ": empty"));
-    if (CleanUtf8(choices[i]) != choices[i]) return Invalid(absl::StrCat("choice ", i, ": not UTF-8"));
-    if (!seen.insert(choices[i]).second) return Invalid(absl::StrCat("choice ", i, ": given twice"));
-    absl::StrAppend(&source.text, i == 0 ? "" : " | ", Quoted(choices[i]));
+    if (choices[i].empty()) return Invalid(absl::StrCat("[", i, "]: empty, expected a text"));
+    if (CleanUtf8(choices[i]) != choices[i]) return Invalid(absl::StrCat("[", i, "]: not UTF-8"));
+    // One that is given twice is one choice.
+    if (seen.insert(choices[i]).second)
+      absl::StrAppend(&source.text, i == 0 ? "" : " | ", Quoted(choices[i]));
   }
   return source;
 }

@@ -25,7 +25,8 @@ struct ConstraintLimits {
 // JSON pointer. What passes can still fail to compile.
 absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLimits& limits);
 
-// The output is one of these texts: at least one text, all distinct, each of at least one byte.
+// The output is one of these texts: at least one text, each of at least one byte. Errors name the index:
+// "[3]: empty".
 absl::StatusOr<ConstraintSource> ConstraintOfChoices(absl::Span<const std::string> choices);
 // The output is any JSON object.
 ConstraintSource AnyJsonObject(bool any_whitespace);

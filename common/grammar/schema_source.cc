@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/grammar/schema/regex_grammar.h"
 #include "common/grammar/schema/schema_grammar.h"
 #include "common/grammar/tags_json.h"
 
@@ -26,12 +27,16 @@ absl::Status In(absl::string_view field, const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<ConstraintSource> WithGrammarsOfSchemas(const ConstraintSource& source) {
+absl::StatusOr<ConstraintSource> WithGrammars(const ConstraintSource& source) {
   if (source.form == ConstraintSource::Form::kJsonSchema) {
     TANDEM_ASSIGN_OR_RETURN(
         std::string grammar,
         GrammarOfSchema(source.text, source.any_whitespace ? JsonLayout::kFree : JsonLayout::kCompact,
                         kMostDepth));
+    return ConstraintSource{.form = ConstraintSource::Form::kGrammar, .text = std::move(grammar)};
+  }
+  if (source.form == ConstraintSource::Form::kRegex) {
+    TANDEM_ASSIGN_OR_RETURN(std::string grammar, GrammarOfRegex(source.text));
     return ConstraintSource{.form = ConstraintSource::Form::kGrammar, .text = std::move(grammar)};
   }
   if (source.form != ConstraintSource::Form::kStructuralTags) return source;

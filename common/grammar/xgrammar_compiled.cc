@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/call_marks.h"
@@ -20,7 +21,6 @@
 #include "common/grammar/finite_texts.h"
 #include "common/grammar/lark_string.h"
 #include "common/grammar/mask_cache.h"
-#include "common/grammar/regex_text.h"
 #include "common/grammar/schema_source.h"
 #include "common/grammar/token_mask.h"
 #include "common/grammar/xgrammar_log.h"
@@ -63,11 +63,12 @@ absl::string_view WholeCharacters(absl::string_view text) {
 xgrammar::Grammar MakeGrammar(const ConstraintSource& source, const xgrammar::TokenizerInfo& info) {
   switch (source.form) {
     case ConstraintSource::Form::kJsonSchema:
-      throw std::logic_error("a schema has become no grammar");
     case ConstraintSource::Form::kRegex:
-      return xgrammar::Grammar::FromRegex(PlainRegex(source.text));
+      throw std::logic_error("a constraint has become no grammar");
     case ConstraintSource::Form::kGrammar:
-      return xgrammar::Grammar::FromEBNF(source.text);
+      // Every rule of EBNF has this mark, which Lark has not.
+      return absl::StrContains(source.text, "::=") ? xgrammar::Grammar::FromEBNF(source.text)
+                                                   : xgrammar::Grammar::FromLark(source.text);
     case ConstraintSource::Form::kLarkString:
     case ConstraintSource::Form::kStructuralTags:
       break;
@@ -285,7 +286,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     } else if (source.form == ConstraintSource::Form::kStructuralTags) {
       TANDEM_ASSIGN_OR_RETURN(whole.text, WithLarkStrings(source.text));
     }
-    TANDEM_ASSIGN_OR_RETURN(whole, WithGrammarsOfSchemas(whole));
+    TANDEM_ASSIGN_OR_RETURN(whole, WithGrammars(whole));
     ConstraintSource spelled = whole;
     if (whole.form == ConstraintSource::Form::kStructuralTags) {
       TANDEM_ASSIGN_OR_RETURN(spelled.text, WithCallMarks(whole.text, vocabulary));

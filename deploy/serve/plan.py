@@ -127,10 +127,20 @@ class Plan:
     http_port: int
     grpc_port: int
     token: str
+    admin: bool
     threads: tuple[int, int]
     router_flags: list[str]
     verifier_flags: list[str]
     drafter_flags: list[str]
+
+    @property
+    def http_root(self) -> str:
+        """Of OpenAI's API, for callers on this machine. Ports are known once the router listens."""
+        return f"http://{caller_address(self.host, self.http_port)}/v1"
+
+    @property
+    def grpc_address(self) -> str:
+        return caller_address(self.host, self.grpc_port)
 
     def socket(self, part: str) -> str:
         return f"unix:{self.folder / part}.sock"
@@ -139,6 +149,8 @@ class Plan:
         """Every JSON document is a YAML document."""
         # A drafter of another vocabulary may draft by text: who names it wants it.
         tenant: dict[str, object] = {"name": "local", "token": self.token, "text_drafting": True}
+        if self.admin:
+            tenant["admin"] = True
         if len(self.drafts) == 1:
             tenant["drafter"] = self.drafts[0].name
         elif self.drafts:

@@ -30,19 +30,22 @@ import plan
 DEFAULT_TOKEN = "tandem"
 # The first answer may have to read the whole model from the disk.
 FIRST_ANSWER_SECONDS = 300
+# Paths of sockets have 107 bytes at most, and each part's is some 40 below this.
+MAX_SOCKETS_PARENT = 60
 QUESTION = "What is the capital of France?"
 
-DESCRIPTION = """\
+DESCRIPTION = f"""\
 Serves a model on this machine with OpenAI's HTTP API and Tandem's gRPC API. MODEL is a GGUF file, a Hugging Face folder, or a name
-of the list that `deploy/models.sh --list` shows, from which it is fetched. Prompt lookup drafts by default; each --draft adds a
+of the list that `{models.PROGRAM} --list` shows, from which it is fetched. Prompt lookup drafts by default; each --draft adds a
 draft model, a draft head, or a source without weights (ngram, suffix, trie). Drafts change the speed, never the output."""
 EXAMPLES = """\
 examples:
   tandem serve smollm2-135m
   tandem serve qwen2.5-coder-1.5b --draft small=qwen2.5-coder-0.5b --port 8000
+  tandem serve smollm2-135m --run python3 my_benchmark.py
   tandem serve /models/target --draft eagle3=/models/head --verifier-flag=--kv-tokens=16384
 
-Exit codes: 0 stopped, 1 a part did not start, 2 the command line is wrong, 130 stopped at once by a second Ctrl-C."""
+Exit codes: 0 stopped (with --run: the command's), 1 a part did not start, 2 the command line is wrong, 130 stopped at once by a second Ctrl-C."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -58,9 +61,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--grpc-port", type=port_number, default=7001, help="port of the gRPC API; 0: a free one (%(default)s)")
     add("--api-key", default="", help=f"token that callers send (default: TANDEM_TOKEN, or {DEFAULT_TOKEN!r} on a loopback address)")
     add("--threads", type=thread_count, default=0, help="threads to compute with, over all parts (default: as many as cores)")
+    add("--admin", action="store_true", help="the token may also change tenants and drafters, and calibrate")
     add("--log-dir", type=pathlib.Path, help="folder for the parts' logs (default: their last lines are shown when one dies)")
     for part in ("verifier", "drafter", "router"):
         add(f"--{part}-flag", action="append", default=[], metavar="--FLAG=VALUE", help=f"one more flag for tandem-{part}; repeat")
+    add(
+        "--run", nargs=argparse.REMAINDER, default=[], metavar="COMMAND",
+        help="the last option: run this command once the model is served, with TANDEM_ENDPOINT, TANDEM_TOKEN, OPENAI_BASE_URL and "
+        "OPENAI_API_KEY in its environment, stop when it ends, and exit with its code",
+    )  # fmt: skip
     args = parser.parse_args(arguments)
     args.api_key = args.api_key or os.environ.get("TANDEM_TOKEN", "")
     if not args.api_key and args.host not in ("127.0.0.1", "::1", "localhost"):
@@ -90,7 +99,7 @@ def make_plan(args: argparse.Namespace, bin_dir: pathlib.Path, folder: pathlib.P
         raise plan.PlanError(f"--draft: the name {min(twice)} is used twice; expected NAME=MODEL with names of their own")
     return plan.Plan(
         bin_dir=bin_dir, folder=folder, target=target, drafts=drafts, host=args.host, http_port=args.port, grpc_port=args.grpc_port,
-        token=args.api_key or DEFAULT_TOKEN, threads=plan.split_threads(args.threads or plan.cores(), target, drafts),
+        token=args.api_key or DEFAULT_TOKEN, admin=args.admin, threads=plan.split_threads(args.threads or plan.cores(), target, drafts),
         router_flags=args.router_flag, verifier_flags=args.verifier_flag, drafter_flags=args.drafter_flag,
     )  # fmt: skip
 
@@ -125,7 +134,7 @@ def ask(url: str, token: str, body: dict[str, object]) -> None:
 
 def try_out(planned: plan.Plan) -> tuple[str, dict[str, object]]:
     """Path and body of a request that this model answers: one is sent. A model without a chat template takes text."""
-    root = f"http://{plan.caller_address(planned.host, planned.http_port)}/v1"
+    root = planned.http_root
     chat: dict[str, object] = {"model": planned.target.name, "messages": [{"role": "user", "content": QUESTION}]}
     try:
         ask(f"{root}/chat/completions", planned.token, {**chat, "max_tokens": 1})
@@ -138,31 +147,63 @@ def try_out(planned: plan.Plan) -> tuple[str, dict[str, object]]:
     return f"{root}/completions", {**text, "max_tokens": 64}
 
 
-def ready_text(planned: plan.Plan, url: str, body: dict[str, object], pids: dict[str, int | None], seconds: float) -> str:
+def ready_text(planned: plan.Plan, pids: dict[str, int | None], seconds: float) -> str:
     memory = {name: memory_megabytes(pid) for name, pid in pids.items()}
     drafters = [draft.name for draft in planned.drafts]
     if not any(flag.startswith("--local-drafter") for flag in planned.verifier_flags):
         drafters.append("prompt lookup")
     threads = f"verifier {planned.threads[0]}" + (f", drafter {planned.threads[1]}" if planned.drafts else "")
-    grpc = plan.caller_address(planned.host, planned.grpc_port)
-    # A key of the user's own is not shown.
-    token = planned.token if planned.token == DEFAULT_TOKEN else "$TANDEM_TOKEN"
     return f"""\
 Ready after {seconds:.1f} s: {planned.target.name}, from {planned.target.path} ({planned.target.bytes / 1e6:.0f} MB)
   memory   {sum(memory.values()):.0f} MB: {", ".join(f"{name} {size:.0f}" for name, size in memory.items())}
   threads  {threads}
   drafts   {", ".join(drafters) or "none"}
-  HTTP     {url.partition("/v1")[0]}/v1 with the token {token}
-  gRPC     {grpc}
+  HTTP     {planned.http_root} with the token {shown_token(planned)}
+  gRPC     {planned.grpc_address}"""
 
+
+def shown_token(planned: plan.Plan) -> str:
+    """A key of the user's own is not shown."""
+    return planned.token if planned.token == DEFAULT_TOKEN else "$TANDEM_TOKEN"
+
+
+def trying_text(planned: plan.Plan, url: str, body: dict[str, object]) -> str:
+    token = shown_token(planned)
+    return f"""
 Try it:
   curl {url} -H "Authorization: Bearer {token}" -d {shlex.quote(json.dumps(body))}
-  {shlex.quote(str(planned.bin_dir / "tandem"))} chat --endpoint {grpc} --token {token}
+  {shlex.quote(str(planned.bin_dir / "tandem"))} chat --endpoint {planned.grpc_address} --token {token}
 
 Ctrl-C stops it."""
 
 
-async def run(planned: plan.Plan, log_dir: pathlib.Path | None) -> int:
+async def run_command(planned: plan.Plan, command: list[str]) -> int:
+    """Runs the user's command against what is served, and returns how it ended, as a shell would."""
+    environment = {
+        **os.environ,
+        "TANDEM_ENDPOINT": planned.grpc_address,
+        "TANDEM_TOKEN": planned.token,
+        "OPENAI_BASE_URL": planned.http_root,
+        "OPENAI_API_KEY": planned.token,
+    }
+    # Otherwise gRPC and others would send even loopback calls to a proxy from the environment.
+    for name in ("no_proxy", "no_grpc_proxy"):
+        environment[name] = ",".join(filter(None, ["127.0.0.1,localhost,::1", os.environ.get(name)]))
+    try:
+        process = await asyncio.create_subprocess_exec(*command, env=environment)
+    except OSError as error:
+        parts.say(f"--run: {command[0]}: {error.strerror}")
+        return 127
+    try:
+        code = await process.wait()
+    finally:
+        if process.returncode is None:  # Ctrl-C, or a part that does not come back.
+            process.terminate()
+            await process.wait()
+    return code if code >= 0 else 128 - code
+
+
+async def run(planned: plan.Plan, log_dir: pathlib.Path | None, command: list[str]) -> int:
     planned.write_router_config()
     start = time.monotonic()
 
@@ -177,13 +218,24 @@ async def run(planned: plan.Plan, log_dir: pathlib.Path | None) -> int:
     if planned.drafts:
         all_parts.append(part("drafter", planned.drafter, serves))
 
-    async def announce() -> None:
+    async def when_ready() -> int | None:
         url, body = await asyncio.to_thread(try_out, planned)
         pids = {part.name: part.pid for part in all_parts}
-        print(ready_text(planned, url, body, pids, time.monotonic() - start), flush=True)
+        print(ready_text(planned, pids, time.monotonic() - start), flush=True)
+        if command:
+            return await run_command(planned, command)
+        print(trying_text(planned, url, body), flush=True)
+        return None
 
     parts.say(f"loading {planned.target.name} ({planned.target.bytes / 1e6:.0f} MB)")
-    return await parts.run_all(all_parts, announce)
+    code = await parts.run_all(all_parts, when_ready)
+    return 130 if code is None and command else code or 0
+
+
+def sockets_parent() -> str:
+    """Where temporary files go, or /tmp if that is no place for sockets: too long, or with characters that addresses have not."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= MAX_SOCKETS_PARENT and re.fullmatch(r"[\x21-\x7e]+", folder) else "/tmp"
 
 
 def main() -> int:
@@ -193,10 +245,10 @@ def main() -> int:
         bin_dir = plan.find_programs(sys.argv[0])
         if args.log_dir:
             args.log_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="tandem-serve-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tandem-serve-", dir=sockets_parent()) as folder:
             # systemd-tmpfiles, which clears old files from /tmp, leaves folders alone that somebody locks.
             fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
-            return asyncio.run(run(make_plan(args, bin_dir, pathlib.Path(folder)), args.log_dir))
+            return asyncio.run(run(make_plan(args, bin_dir, pathlib.Path(folder)), args.log_dir, args.run))
     except plan.PlanError as error:
         parts.say(str(error))
         return 2

@@ -1,4 +1,4 @@
-"""docs/reference/flags.md: what the binaries print for --help, as tables."""
+"""docs/generated/flags.md: what the binaries print for --help, as tables."""
 
 import math
 import re
@@ -81,7 +81,7 @@ def cell(text):
         parts[i] = re.sub(r"(?<![\w`-])(--[a-z][a-z0-9-]*[a-z0-9])", r"`\1`", parts[i])
         parts[i] = re.sub(
             r"docs/([\w/-]+)/([\w-]+)\.md",
-            lambda link: f"[{link[2]}]({'' if link[1] == 'reference' else f'../{link[1]}/'}{link[2]}.md)",
+            lambda link: f"[{link[2]}]({'' if link[1] == 'generated' else f'../{link[1]}/'}{link[2]}.md)",
             parts[i],
         )
         parts[i] = parts[i].replace("*", "\\*")

@@ -1,4 +1,4 @@
-"""docs/reference/api.md and config.md: the comments of proto/, as tables.
+"""docs/generated/api.md and config.md: the comments of proto/, as tables.
 
 Reads the .proto files themselves, in the form that tests/tidy holds them to: a comment stands above what it describes, or
 behind it on the same line. A line that fits no rule here is an error, never skipped.
@@ -86,7 +86,7 @@ value of an enum is one of the names below, in any case: `drafter_policy: auto`.
 list or section. A file has at most 1 MiB, 32 levels and 100,000 values.
 
 Verifiers and drafters have no such file; their [flags](flags.md) are all there is. The window policies' own settings are in the JSON
-file of the verifier's `--window-policy-file` ([policies](policies.md)).
+file of the verifier's `--window-policy-file` ([policies](../reference/policies.md)).
 """
 
 
@@ -270,7 +270,7 @@ def escape(text):
         parts[i] = parts[i].replace("<", "&lt;").replace("*", "\\*")
         parts[i] = re.sub(
             r"docs/([\w-]+)/([\w-]+)\.md",
-            lambda link: f"[{link[2]}]({'' if link[1] == 'reference' else f'../{link[1]}/'}{link[2]}.md)",
+            lambda link: f"[{link[2]}]({'' if link[1] == 'generated' else f'../{link[1]}/'}{link[2]}.md)",
             parts[i],
         )
     return "`".join(parts)

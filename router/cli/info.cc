@@ -125,6 +125,9 @@ std::string DescribeServer(const v1::ServerInfo& info, const std::string& endpoi
                     " tokens in use\n");
   }
   if (!info.window_policy().empty()) absl::StrAppend(&text, "window policy: ", info.window_policy(), "\n");
+  if (!info.random_drafters().empty()) {
+    absl::StrAppend(&text, "guess as if at random: ", absl::StrJoin(info.random_drafters(), ", "), "\n");
+  }
 
   if (!info.models().empty()) {
     std::vector<std::vector<std::string>> rows = {

@@ -155,7 +155,7 @@ TEST_F(HttpServerTest, ABodyIsNotReadBeforeItsHeadIsLookedAt) {
 TEST_F(HttpServerTest, AClientThatAsksFirstIsToldToContinue) {
   Start();
   HttpConnection connection(
-      server_->port(), "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
+      server_->port(), "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n");
   EXPECT_EQ(connection.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   ASSERT_TRUE(connection.Send("hi"));
   EXPECT_THAT(connection.ReadUntil("]"), HasSubstr("[hi]"));

@@ -329,7 +329,7 @@ class Session final : public HttpSessionBase {
       return SendWhole(*refusal, !whole);
     }
     SetDeadline(shared_.options.body_timeout);
-    if (head_.Field("expect") == "100-continue") {
+    if (absl::EqualsIgnoreCase(head_.Field("expect").value_or(""), "100-continue")) {
       static constexpr absl::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
       asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()),
                         Then([this](const error_code& error) {

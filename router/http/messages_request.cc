@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -36,8 +37,8 @@ constexpr const char* kOfBlocks[] = {"cache_control", "citations"};
 class ConversationReader {
  public:
   // `outer`: the fields of the body.
-  ConversationReader(const JsonFields& outer, FieldNames& names, v1::ChatPrompt& chat)
-      : outer_(outer), names_(names), chat_(chat) {}
+  ConversationReader(const JsonFields& outer, CompletionRequest& completion, v1::ChatPrompt& chat)
+      : outer_(outer), completion_(completion), chat_(chat) {}
 
   // `text`: how the messages are written.
   absl::Status Read(const Json& messages, absl::string_view text) {
@@ -111,6 +112,9 @@ class ConversationReader {
     } else if (type == "thinking" && assistant) {
       *open->mutable_reasoning() += block.Text("thinking").value_or("");
       block.Ignore("signature");
+    } else if (assistant && IsHosted(type)) {
+      completion_.ignored.LeaveOut(absl::StripSuffix(block.path(), "."));
+      block.IgnoreAll();
     } else if (type == "redacted_thinking" && assistant) {
       block.Ignore("data");  // Nobody here can read it.
     } else {
@@ -118,6 +122,11 @@ class ConversationReader {
                                       assistant ? "text, tool_use, thinking or redacted_thinking"
                                                 : "text or tool_result"));
     }
+  }
+
+  // A call that Anthropic's service has run, or what came of it.
+  static bool IsHosted(absl::string_view type) {
+    return type == "server_tool_use" || type == "mcp_tool_use" || absl::EndsWith(type, "_tool_result");
   }
 
   void ReadUse(JsonFields& block, absl::string_view text, v1::ChatMessage& message) {
@@ -147,14 +156,14 @@ class ConversationReader {
 
   // Adds a message that the client knows by `place`.
   v1::ChatMessage& Add(const std::string& role, absl::string_view place) {
-    names_.Set(absl::StrCat("chat.messages[", chat_.messages_size(), "]"), place);
+    completion_.names.Set(absl::StrCat("chat.messages[", chat_.messages_size(), "]"), place);
     v1::ChatMessage& message = *chat_.add_messages();
     message.set_role(role);
     return message;
   }
 
   const JsonFields& outer_;
-  FieldNames& names_;
+  CompletionRequest& completion_;
   v1::ChatPrompt& chat_;
   std::string place_;  // Of the message that is read.
 };
@@ -251,8 +260,7 @@ void ReadPrompt(absl::string_view body, JsonFields& fields, CompletionRequest& c
     }
   }
   if (const Json* const messages = fields.Find("messages")) {
-    fields.Update(
-        ConversationReader(fields, completion.names, chat).Read(*messages, RawMember(body, "messages")));
+    fields.Update(ConversationReader(fields, completion, chat).Read(*messages, RawMember(body, "messages")));
   } else {
     fields.Missing("messages");
   }
@@ -297,12 +305,7 @@ void ReadStopSequences(JsonFields& fields, FieldNames& names, v1::StopConditions
   }
   if (!stopping.stop().empty())
     return fields.Fail("stop_sequences", "set, and stop as well; expected one of them");
-  constexpr absl::string_view kExpected = "expected a list of strings";
-  if (!sequences->is_array()) return fields.Fail("stop_sequences", kExpected, kInvalidType);
-  for (const Json& sequence : *sequences) {
-    if (!sequence.is_string()) return fields.Fail("stop_sequences", kExpected, kInvalidType);
-    stopping.add_stop(sequence.get<std::string>());
-  }
+  ReadTexts(fields, "stop_sequences", *stopping.mutable_stop());
 }
 
 }  // namespace

@@ -260,6 +260,29 @@ TEST_F(MessagesTest, ToolsOfTheProviderAreLeftOut) {
   EXPECT_THAT(Post(kHi).head, Not(HasSubstr("X-Tandem-Ignored")));
 }
 
+TEST_F(MessagesTest, CallsThatTheProviderRanAreLeftOut) {
+  Say("x");
+  const Answer answer = Post(R"("max_tokens": 20, "messages": [{"role": "user", "content": "hi"},
+    {"role": "assistant", "content": [
+      {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+      {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"url": "u"}]},
+      {"type": "text", "text": "Ok"}]},
+    {"role": "user", "content": "so"}])");
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_THAT(answer.head, HasSubstr("X-Tandem-Ignored: messages[1].content[0], messages[1].content[1]\r\n"));
+  const Answer users = Post(R"("max_tokens": 20, "messages": [{"role": "user", "content": [
+    {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}]}])");
+  EXPECT_THAT(users.error(), HasSubstr("messages[0].content[0].type: found"));
+}
+
+TEST_F(MessagesTest, ABodyMayBeginWithAByteOrderMark) {
+  Say("x");
+  const Answer answer =
+      Ask("POST", "/v1/messages",
+          absl::StrCat("\xef\xbb\xbf", R"({"model": "letters", )", kHi, kMessageTools, "}"), kKey);
+  EXPECT_EQ(answer.status, 200) << answer.body;
+}
+
 TEST_F(MessagesTest, UnknownFieldsAreIgnoredByName) {
   const std::string fields = R"("max_tokens": 20, "nonsense": 1, "messages": [{"role": "user", "content": [
     {"type": "text", "text": "hi", "more": 1, "cache_control": {"type": "ephemeral"}}]}],

@@ -160,6 +160,9 @@ TEST_F(OpenAiApiTest, WhatHasNoEffectHereIsRefusedByName) {
       {R"("truncate_prompt_tokens": 0)", "truncate_prompt_tokens: 0"},
       {R"("kv_transfer_params": {"a": 1})", "kv_transfer_params: "},
       {R"("vllm_xargs": {"a": 1})", "vllm_xargs: "},
+      {R"("grammar": "root ::= [a]")", "grammar: not supported; expected guided_grammar"},
+      {R"("json_schema": {"type": "object"})", "json_schema: not supported; expected response_format"},
+      {R"("regex": "a")", "regex: not supported; expected guided_regex"},
       {R"("guided_whitespace_pattern": " *")", "guided_whitespace_pattern: "},
       {R"("reasoning_effort": "some")", "reasoning_effort: found \"some\", expected one of"},
       {R"("documents": "none")", "documents: found \"none\""},
@@ -211,6 +214,12 @@ TEST_F(OpenAiApiTest, FormatsAreConstraints) {
   constexpr char kCompact[] = R"(, "structured_outputs": {"disable_any_whitespace": true})";
   ASSERT_EQ(Chat(absl::StrCat(R"(, "response_format": {"type": "json_object"})", kCompact)).status, 200);
   EXPECT_TRUE(asked_.constraint().has_json_object());
+  // Other servers take a schema beside it.
+  ASSERT_EQ(
+      Chat(R"(, "response_format": {"type": "json_object", "schema": {"type": "object", "b": 1, "a": 2.50}})")
+          .status,
+      200);
+  EXPECT_EQ(asked_.constraint().json_schema().schema(), R"({"type":"object","b":1,"a":2.50})");
   EXPECT_FALSE(asked_.constraint().json_object().any_whitespace());
   ASSERT_EQ(Chat(R"(, "guided_regex": "a+")").status, 200);
   EXPECT_EQ(asked_.constraint().regex(), "a+");

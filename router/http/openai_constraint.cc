@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/model/config/strict_json.h"
+#include "router/http/openai_request.h"
 #include "router/http/raw_json.h"
 
 namespace tandem::router {
@@ -89,11 +90,7 @@ void ReadTags(JsonFields& fields, const char* name, bool older, const Place& pla
 void ReadTriggers(JsonFields& fields, v1::StructuralTags& tags) {
   const Json* const triggers = fields.Find("triggers");
   if (triggers == nullptr) return fields.Missing("triggers");
-  if (!triggers->is_array()) return fields.FailType("triggers", *triggers, "a list of strings");
-  for (const Json& trigger : *triggers) {
-    if (!trigger.is_string()) return fields.FailType("triggers", trigger, "a list of strings");
-    tags.add_triggers(trigger.get<std::string>());
-  }
+  ReadTexts(fields, "triggers", *tags.mutable_triggers());
 }
 
 // vLLM's structural tags: {"structures": [...], "triggers": [...]}, or in `format` XGrammar's triggered tags.
@@ -171,7 +168,15 @@ void ReadResponseFormat(absl::string_view body, const Json& format, JsonFields& 
   JsonFields own(format, fields, "response_format.");
   const std::string type = own.Text("type").value_or("");
   if (type == "json_object") {
-    constraint.emplace().mutable_json_object();
+    // Some servers take a schema beside it; without effect it would be missed.
+    const Json* const schema = own.Find("schema");
+    if (schema == nullptr) {
+      constraint.emplace().mutable_json_object();
+    } else {
+      const Place at = place.Member("schema");
+      SetSchema(at, *schema, constraint.emplace());
+      names.SetConstraint(at.path);
+    }
   } else if (type == "json_schema") {
     const Json* const described = own.Find("json_schema");
     if (described == nullptr) own.Missing("json_schema");
@@ -210,12 +215,7 @@ void ReadGuides(const std::string& prefix, const Place& place, JsonFields& field
   const Json* const choices = fields.Find(choice_name);
   if (choices == nullptr) return;
   v1::Choices& list = *set(choice_name).mutable_choices();
-  constexpr absl::string_view kExpected = "expected a list of texts";
-  if (!choices->is_array()) return fields.Fail(choice_name, kExpected, kInvalidType);
-  for (const Json& choice : *choices) {
-    if (!choice.is_string()) return fields.Fail(choice_name, kExpected, kInvalidType);
-    list.add_choices(choice.get<std::string>());
-  }
+  ReadTexts(fields, choice_name, *list.mutable_choices());
 }
 
 // What only guides backends that are not here; the same outputs are allowed without.

@@ -270,6 +270,11 @@ TEST_F(OpenAiFieldsTest, ErrorsNameTheFieldsOfTheApi) {
       "messages");
   EXPECT_EQ(ParamOf(chat(R"("chat_template_kwargs": 3)")), "chat_template_kwargs");
   EXPECT_EQ(ParamOf(chat(R"("stop": ["a", ""])")), "stop[1]");
+  EXPECT_EQ(ParamOf(chat(R"("stop": ["a", 5])")), "stop[1]");
+  EXPECT_EQ(ParamOf(chat(R"("stop": 5)")), "stop");
+  EXPECT_EQ(ParamOf(chat(R"("bad_words": [5])")), "bad_words[0]");
+  EXPECT_EQ(ParamOf(chat(R"("stop_token_ids": [3, "x"])")), "stop_token_ids[1]");
+  EXPECT_EQ(ParamOf(chat(R"("guided_choice": ["a", 5])")), "guided_choice[1]");
   EXPECT_EQ(ParamOf(chat(R"("tandem": {"drafter": "nobody"})")), "tandem.drafter");
   EXPECT_EQ(ParamOf(chat(R"("tandem": {"adapter": "no one"})")), "tandem.adapter");
   EXPECT_EQ(ParamOf(chat(R"("stop_token_ids": [3, 900])")), "stop_token_ids[1]");
@@ -319,6 +324,9 @@ TEST_F(OpenAiFieldsTest, VerifiersErrorsAreToldInTheFieldsOfTheApi) {
   EXPECT_EQ(ParamOf(answer), "text.format.schema.properties.when.pattern") << answer.body;
   answer = Chat(R"(, "structured_outputs": {"json": {}})");
   EXPECT_EQ(ParamOf(answer), "structured_outputs.json.properties.when.pattern") << answer.body;
+  refuse("constraint.choices[1]: empty");
+  EXPECT_EQ(ParamOf(Chat(R"(, "structured_outputs": {"choice": ["a", ""]})")),
+            "structured_outputs.choice[1]");
   refuse("constraint.regex: unbalanced");
   EXPECT_EQ(ParamOf(Chat(R"(, "guided_regex": "a(")")), "guided_regex");
   refuse("constraint.structural_tags: tags[1].content: #/not: no");

@@ -171,6 +171,11 @@ std::optional<std::string> JsonFields::OneOf(absl::string_view name,
   return std::nullopt;
 }
 
+void JsonFields::IgnoreAll() {
+  if (!object_.is_object()) return;
+  for (const auto& [name, value] : object_.items()) known_.insert(name);
+}
+
 void JsonFields::IgnoreAloud(absl::string_view name) {
   if (Find(name) != nullptr && ignored_ != nullptr) ignored_->Add(absl::StrCat(path_, name));
 }

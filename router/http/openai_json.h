@@ -79,6 +79,8 @@ class JsonFields {
   std::optional<std::string> OneOf(absl::string_view name, const std::vector<absl::string_view>& choices);
   // Accepts the field, with any value and without effect.
   void Ignore(absl::string_view name) { Find(name); }
+  // Accepts all of them, known or not.
+  void IgnoreAll();
   // Accepts the field without effect, and takes it down: callers expect one.
   void IgnoreAloud(absl::string_view name);
   // Refuses the field unless it is absent, false, or equal to `harmless`.

@@ -2,30 +2,49 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/config/strict_json.h"
 #include "common/rpc/status.h"
 #include "router/http/raw_json.h"
+#include "router/http/responses_tools.h"
 #include "router/models/tool_json.h"
 #include "router/serving/request.h"
 
 namespace tandem::router {
 namespace {
 
-absl::Status ReadMessage(const Json& json, const JsonFields& outer, const std::string& path,
-                         v1::ChatMessage& message) {
+// Gives calls whose arguments are objects these as `text`, a list of the calls, spells them.
+void KeepArguments(const Json& calls, absl::string_view text, v1::ChatMessage& message) {
+  const std::vector<absl::string_view> texts = RawElements(text);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const absl::string_view arguments = RawMember(RawMember(texts[i], "function"), "arguments");
+    if (absl::StartsWith(arguments, "{"))
+      message.mutable_tool_calls(static_cast<int>(i))->set_arguments(CompactJson(arguments));
+  }
+}
+
+// `text`: how the message is written.
+absl::Status ReadMessage(const Json& json, absl::string_view text, const JsonFields& outer,
+                         const std::string& path, v1::ChatMessage& message) {
   JsonFields fields(json, outer, path);
   const std::optional<std::string> role = fields.Text("role");
   if (!role.has_value()) fields.Missing("role");
   // OpenAI's newer name for the same.
   message.set_role(role == "developer" ? "system" : role.value_or(""));
-  if (const Json* const calls = fields.Find("tool_calls"))
-    fields.Update(ReadToolCalls(OrderedJson(*calls), path + "tool_calls", message, AddTo(fields.ignored())));
+  if (const Json* const calls = fields.Find("tool_calls")) {
+    const absl::Status read =
+        ReadToolCalls(OrderedJson(*calls), path + "tool_calls", message, AddTo(fields.ignored()));
+    if (read.ok()) KeepArguments(*calls, RawMember(text, "tool_calls"), message);
+    fields.Update(read);
+  }
   if (auto id = fields.Text("tool_call_id")) message.set_tool_call_id(*std::move(id));
   if (auto name = fields.Text("name")) message.set_name(*std::move(name));
   // vLLM has both names.
@@ -44,16 +63,19 @@ absl::Status ReadMessage(const Json& json, const JsonFields& outer, const std::s
   return fields.Finish();
 }
 
-absl::Status ReadMessages(const Json& messages, const JsonFields& outer, v1::ChatPrompt& chat) {
+// `text`: how they are written.
+absl::Status ReadMessages(const Json& messages, absl::string_view text, const JsonFields& outer,
+                          v1::ChatPrompt& chat) {
   if (!messages.is_array())
     return WithReason(absl::InvalidArgumentError("messages: expected a list"), kInvalidType);
   if (messages.size() > static_cast<size_t>(kMaxChatMessages)) {
     return absl::InvalidArgumentError(
         absl::StrCat("messages: ", messages.size(), " of them, expected at most ", kMaxChatMessages));
   }
+  const std::vector<absl::string_view> texts = RawElements(text);
   for (size_t i = 0; i < messages.size(); ++i) {
     TANDEM_RETURN_IF_ERROR(
-        ReadMessage(messages[i], outer, absl::StrCat("messages[", i, "]."), *chat.add_messages()));
+        ReadMessage(messages[i], texts[i], outer, absl::StrCat("messages[", i, "]."), *chat.add_messages()));
   }
   return absl::OkStatus();
 }
@@ -133,12 +155,19 @@ absl::Status ReadContent(const Json& content, const JsonFields& outer, const std
   }
   if (content.empty()) message.set_content("");
   for (size_t i = 0; i < content.size(); ++i) {
+    if (content[i].is_string()) {  // As vLLM takes them.
+      message.add_content_parts(content[i].get<std::string>());
+      continue;
+    }
     JsonFields part(content[i], outer, absl::StrCat(path, "[", i, "]."));
     const std::optional<std::string> type = part.Text("type");
-    if (type.has_value() && *type != "text" && *type != "input_text" && *type != "output_text")
+    // What the assistant said in refusing is a text of its message.
+    const char* const member = type == "refusal" ? "refusal" : "text";
+    if (type.has_value() && *type != "text" && *type != "input_text" && *type != "output_text" &&
+        *type != "refusal")
       part.Fail("type", absl::StrCat("found \"", PrintableText(*type), "\", expected \"text\""));
-    std::optional<std::string> piece = part.Text("text");
-    if (!piece.has_value()) part.Missing("text");
+    std::optional<std::string> piece = part.Text(member);
+    if (!piece.has_value()) part.Missing(member);
     for (const char* name : {"annotations", "logprobs"}) part.Ignore(name);  // Of parts that we sent.
     for (const char* name : ignored) part.Ignore(name);
     TANDEM_RETURN_IF_ERROR(part.Finish());
@@ -149,24 +178,56 @@ absl::Status ReadContent(const Json& content, const JsonFields& outer, const std
 
 namespace {
 
+// {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}: the others are not offered.
+// `places`: of the tools in the request.
+void KeepAllowed(const Json& choice, JsonFields& fields, std::vector<std::string>& places,
+                 v1::ChatPrompt& chat) {
+  JsonFields own(choice, fields, "tool_choice.");
+  own.Ignore("type");
+  const Json* const given = own.Find("allowed_tools");
+  if (given == nullptr) {
+    own.Missing("allowed_tools");
+  } else {
+    JsonFields allowed(*given, own, "tool_choice.allowed_tools.");
+    const std::set<std::string> names = ReadAllowedTools(allowed, *chat.mutable_tool_choice());
+    own.Update(allowed.Finish());
+    std::vector<v1::Tool> kept;
+    std::vector<std::string> kept_places;
+    for (size_t i = 0; i < places.size(); ++i) {
+      v1::Tool& tool = *chat.mutable_tools(static_cast<int>(i));
+      if (!names.contains(tool.name())) continue;
+      kept.push_back(std::move(tool));
+      kept_places.push_back(std::move(places[i]));
+    }
+    chat.mutable_tools()->Assign(kept.begin(), kept.end());
+    places = std::move(kept_places);
+  }
+  fields.Update(own.Finish());
+}
+
 // Reads `tools`, `tool_choice` and `parallel_tool_calls`.
 void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat) {
+  std::vector<std::string> places;  // Of the tools that are offered.
   if (const Json* const tools = fields.Find("tools")) {
     fields.Update(ReadTools(Ordered(body, "tools"), "tools", chat, AddTo(fields.ignored())));
     const std::vector<absl::string_view> texts = RawElements(RawMember(body, "tools"));
-    for (size_t i = 0; i < texts.size(); ++i) {
-      if (i < static_cast<size_t>(chat.tools_size()))
-        KeepSpelling(texts[i], *chat.mutable_tools(static_cast<int>(i)));
-      if ((*tools)[i].is_object() && (*tools)[i].contains("function"))
-        names.Set(absl::StrCat("chat.tools[", i, "]"), absl::StrCat("tools[", i, "].function"));
+    for (size_t i = 0; i < static_cast<size_t>(chat.tools_size()); ++i) {
+      KeepSpelling(texts[i], *chat.mutable_tools(static_cast<int>(i)));
+      const Json& tool = (*tools)[i];
+      const bool nested = tool.is_object() && tool.contains("function") && !tool["function"].is_null();
+      places.push_back(absl::StrCat("tools[", i, nested ? "].function" : "]"));
     }
   }
   v1::ToolChoice& choice = *chat.mutable_tool_choice();
-  if (const Json* const given = fields.Find("tool_choice")) {
+  const Json* const given = fields.Find("tool_choice");
+  if (given != nullptr && given->is_object() && given->value("type", Json()) == "allowed_tools") {
+    KeepAllowed(*given, fields, places, chat);
+  } else if (given != nullptr) {
     fields.Update(ReadToolChoice(OrderedJson(*given), "tool_choice", choice, AddTo(fields.ignored())));
     if (given->is_object() && given->contains("function"))
       names.Set("chat.tool_choice.name", "tool_choice.function.name");
   }
+  for (size_t i = 0; i < places.size(); ++i) names.Set(absl::StrCat("chat.tools[", i, "]"), places[i]);
   const std::optional<bool> parallel = fields.Flag("parallel_tool_calls");
   choice.set_single_call(parallel == false && !chat.tools().empty() &&
                          choice.mode() != v1::ToolChoice::MODE_NONE);
@@ -184,7 +245,7 @@ OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields) {
 
 void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat) {
   if (const Json* const messages = fields.Find("messages")) {
-    fields.Update(ReadMessages(*messages, fields, chat));
+    fields.Update(ReadMessages(*messages, RawMember(body, "messages"), fields, chat));
   } else {
     fields.Missing("messages");
   }

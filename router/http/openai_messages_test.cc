@@ -1,6 +1,7 @@
 #include "router/http/openai_messages.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -53,6 +54,52 @@ TEST(OpenAiMessagesTest, ArgumentsStayAsTheClientSpellsThem) {
       R"("messages": [{"role": "assistant", "tool_calls": [
              {"id": "1", "function": {"name": "f", "arguments": "{ \"b\":1, \"a\":2.50 }"}}]}])");
   EXPECT_EQ(chat.messages(0).tool_calls(0).arguments(), R"({ "b":1, "a":2.50 })");
+  // Some clients send the object that the text spells.
+  const v1::ChatPrompt object = Read(
+      R"("messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [
+             {"function": {"name": "f", "arguments": ""}},
+             {"function": {"arguments": {"b": 1, "a": [2.50, "x y"]}, "name": "f"}}]}])");
+  EXPECT_EQ(object.messages(1).tool_calls(0).arguments(), "");
+  EXPECT_EQ(object.messages(1).tool_calls(1).arguments(), R"({"b":1,"a":[2.50,"x y"]})");
+  std::string problem;
+  Read(
+      R"("messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}])",
+      &problem);
+  EXPECT_THAT(problem, StartsWith("messages[0].tool_calls[0].function.arguments: "));
+}
+
+TEST(OpenAiMessagesTest, PartsAreTexts) {
+  const v1::ChatMessage message =
+      Message(R"(, "content": ["a", {"type": "refusal", "refusal": "no"}, {"text": "b"}])");
+  EXPECT_THAT(message.content_parts(), ElementsAre("a", "no", "b"));
+  std::string problem;
+  Read(R"("messages": [{"role": "user", "content": [{"type": "refusal", "text": "no"}]}])", &problem);
+  EXPECT_THAT(problem, StartsWith("messages[0].content[0].refusal: missing"));
+}
+
+TEST(OpenAiMessagesTest, AChoiceMayAllowSomeTools) {
+  const std::string tools =
+      R"("messages": [{"role": "user", "content": "a"}], "tools": [
+             {"type": "function", "function": {"name": "f"}}, {"type": "function", "name": "g"},
+             {"type": "function", "function": {"name": "h"}}], "tool_choice": {"type": "allowed_tools", "allowed_tools": )";
+  const v1::ChatPrompt chat = Read(tools + R"({"mode": "required", "tools": [
+      {"type": "function", "function": {"name": "h"}}, {"type": "function", "name": "g"}]}})");
+  ASSERT_EQ(chat.tools_size(), 2);
+  EXPECT_EQ(chat.tools(0).name(), "g");
+  EXPECT_EQ(chat.tools(1).name(), "h");
+  EXPECT_EQ(chat.tool_choice().mode(), v1::ToolChoice::MODE_REQUIRED);
+  const std::pair<const char*, const char*> kWrong[] = {
+      {"null}", "tool_choice.allowed_tools: missing"},
+      {R"({"mode": "none", "tools": []}})", "tool_choice.allowed_tools.mode: found \"none\""},
+      {R"({"mode": "auto"}})", "tool_choice.allowed_tools.tools: missing"},
+      {R"({"mode": "auto", "tools": [{"function": {"name": 1}}]}})",
+       "tool_choice.allowed_tools.tools[0].function.name: found 1"},
+  };
+  for (const auto& [wrong, expected] : kWrong) {
+    std::string problem;
+    Read(tools + wrong, &problem);
+    EXPECT_THAT(problem, StartsWith(expected));
+  }
 }
 
 TEST(OpenAiMessagesTest, DocumentsAreAListOfObjects) {

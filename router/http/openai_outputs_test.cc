@@ -183,7 +183,7 @@ TEST_F(OpenAiOutputsTest, WhatIsWrongIsRefusedByName) {
       {R"("min_tokens": -1)", "min_tokens: "},
       {R"("min_tokens": 20, "max_tokens": 10)", "min_tokens: 20, expected at most max_tokens, 10"},
       {R"("allowed_token_ids": [])", "allowed_token_ids: empty"},
-      {R"("allowed_token_ids": ["a"])", "allowed_token_ids: expected a list of token ids"},
+      {R"("allowed_token_ids": ["a"])", "allowed_token_ids[0]: found \"a\", expected a token id"},
       {R"("allowed_token_ids": [65, 65])", "allowed_token_ids: token 65 twice"},
       {R"("bad_words": "no")", "bad_words: found \"no\", expected a list of strings"},
       {R"("bad_words": ["a", ""])", "bad_words[1]: 0 bytes"},

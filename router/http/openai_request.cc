@@ -27,21 +27,14 @@ void ReadTokens(JsonFields& fields, absl::string_view name,
   const Json* const ids = fields.Find(name);
   if (ids == nullptr) return;
   if (!ids->is_array()) return fields.Fail(name, "expected a list of token ids", kInvalidType);
-  for (const Json& id : *ids) {
-    const std::optional<uint32_t> token = TokenIdOf(id);
-    if (!token.has_value()) return fields.Fail(name, "expected a list of token ids");
+  for (size_t i = 0; i < ids->size(); ++i) {
+    const std::optional<uint32_t> token = TokenIdOf((*ids)[i]);
+    if (!token.has_value()) {
+      return fields.Fail(absl::StrCat(name, "[", i, "]"),
+                         absl::StrCat("found ", PrintableValue((*ids)[i]), ", expected a token id"),
+                         (*ids)[i].is_number() ? kInvalidValue : kInvalidType);
+    }
     tokens.Add(*token);
-  }
-}
-
-void ReadTexts(JsonFields& fields, absl::string_view name,
-               google::protobuf::RepeatedPtrField<std::string>& texts) {
-  const Json* const list = fields.Find(name);
-  if (list == nullptr) return;
-  if (!list->is_array()) return fields.FailType(name, *list, "a list of strings");
-  for (const Json& text : *list) {
-    if (!text.is_string()) return fields.Fail(name, "expected a list of strings", kInvalidType);
-    *texts.Add() = text.get<std::string>();
   }
 }
 
@@ -88,6 +81,14 @@ void ReadStreamOptions(JsonFields& fields, CompletionRequest& completion) {
   if (!completion.stream) fields.Fail("stream_options", "set, but stream is not");
 }
 
+// What llama.cpp and SGLang call constraints: without effect they would be missed.
+void RefuseForeignConstraints(JsonFields& fields) {
+  for (const char* name : {"grammar", "ebnf"})
+    fields.Refuse(name, "not supported; expected guided_grammar", "");
+  fields.Refuse("regex", "not supported; expected guided_regex", "");
+  fields.Refuse("json_schema", "not supported; expected response_format", Json::object());
+}
+
 // What both kinds of request have.
 void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& completion,
                 v1::GenerateRequest& request) {
@@ -110,6 +111,7 @@ void ReadCommon(absl::string_view body, JsonFields& fields, CompletionRequest& c
   ReadConstraint(body, fields, completion.names, request);
   AcceptOthers(fields);
   RefuseOthers(fields);
+  RefuseForeignConstraints(fields);
 }
 
 // A prompt is text, or token ids.
@@ -171,6 +173,18 @@ absl::StatusOr<CompletionRequest> ReadFor(ReadRequest read, absl::string_view bo
       kUnsupportedParameter);
 }
 
+void ReadTexts(JsonFields& fields, absl::string_view name,
+               google::protobuf::RepeatedPtrField<std::string>& texts) {
+  const Json* const list = fields.Find(name);
+  if (list == nullptr) return;
+  if (!list->is_array()) return fields.FailType(name, *list, "a list of strings");
+  for (size_t i = 0; i < list->size(); ++i) {
+    const Json& text = (*list)[i];
+    if (!text.is_string()) return fields.FailType(absl::StrCat(name, "[", i, "]"), text, "a string");
+    *texts.Add() = text.get<std::string>();
+  }
+}
+
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling) {
   if (const auto value = fields.Number("temperature")) sampling.set_temperature(static_cast<float>(*value));
   if (const auto value = fields.Number("top_p")) sampling.set_top_p(static_cast<float>(*value));
@@ -212,13 +226,9 @@ void ReadStopping(JsonFields& fields, v1::StopConditions& stopping) {
   ReadTokens(fields, "stop_token_ids", *stopping.mutable_stop_token_ids());
   const Json* const stop = fields.Find("stop");
   if (stop == nullptr) return;
-  const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
-  constexpr absl::string_view kExpected = "expected a string or a list of strings";
-  if (!list.is_array()) return fields.Fail("stop", kExpected, kInvalidType);
-  for (const Json& text : list) {
-    if (!text.is_string()) return fields.Fail("stop", kExpected, kInvalidType);
-    stopping.add_stop(text.get<std::string>());
-  }
+  if (stop->is_string()) return stopping.add_stop(stop->get<std::string>());
+  if (!stop->is_array()) return fields.FailType("stop", *stop, "a string or a list of strings");
+  ReadTexts(fields, "stop", *stopping.mutable_stop());
 }
 
 void ReadPriority(JsonFields& fields, v1::GenerateRequest& request) {

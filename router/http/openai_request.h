@@ -67,6 +67,9 @@ absl::StatusOr<CompletionRequest> ReadFor(ReadRequest read, absl::string_view bo
                                           bool refuse_left_out);
 
 // The parts that the other APIs have as well.
+// A list of texts.
+void ReadTexts(JsonFields& fields, absl::string_view name,
+               google::protobuf::RepeatedPtrField<std::string>& texts);
 void ReadSampling(JsonFields& fields, v1::SamplingParameters& sampling);
 // Stop conditions, except the token limit, which has several names.
 void ReadStopping(JsonFields& fields, v1::StopConditions& stopping);

@@ -20,7 +20,10 @@ size_t EndOfString(absl::string_view text, size_t at) {
 class Walk {
  public:
   // `bracket`: of the values that are walked over.
-  Walk(absl::string_view text, char bracket) : rest_(absl::StripLeadingAsciiWhitespace(text)) {
+  Walk(absl::string_view text, char bracket) : rest_(text) {
+    // A byte order mark, which a body may begin with.
+    absl::ConsumePrefix(&rest_, "\xef\xbb\xbf");
+    rest_ = absl::StripLeadingAsciiWhitespace(rest_);
     if (!absl::ConsumePrefix(&rest_, absl::string_view(&bracket, 1))) rest_ = {};
   }
 

@@ -37,6 +37,11 @@ TEST(RawJsonTest, ElementsAreAsTheyAreWritten) {
   EXPECT_THAT(RawElements(" [ ] "), IsEmpty());
 }
 
+TEST(RawJsonTest, AByteOrderMarkMayStandInFront) {
+  EXPECT_EQ(RawMember("\xef\xbb\xbf {\"a\":1}", "a"), "1");
+  EXPECT_THAT(RawElements("\xef\xbb\xbf[1,2]"), ElementsAre("1", "2"));
+}
+
 TEST(RawJsonTest, OtherValuesHaveNeither) {
   for (const char* text : {"", "1", "\"{\\\"a\\\":1}\"", "null", "[1]"}) EXPECT_EQ(RawMember(text, "a"), "");
   for (const char* text : {"", "1", "{}", R"({"a":1})"}) EXPECT_THAT(RawElements(text), IsEmpty()) << text;

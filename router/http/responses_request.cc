@@ -1,5 +1,7 @@
 #include "router/http/responses_request.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
@@ -73,9 +75,24 @@ class InputReader {
     return *chat_.mutable_messages()->rbegin();
   }
 
+  // Of tools that run at a provider, and what it says of them.
+  static bool IsHosted(absl::string_view type) {
+    constexpr absl::string_view kHosted[] = {
+        "web_search_call",      "file_search_call",      "code_interpreter_call", "image_generation_call",
+        "computer_call",        "computer_call_output",  "mcp_list_tools",        "mcp_call",
+        "mcp_approval_request", "mcp_approval_response", "tool_search_call",      "tool_search_output",
+        "shell_call",           "shell_call_output",     "apply_patch_call",      "apply_patch_call_output"};
+    return std::find(std::begin(kHosted), std::end(kHosted), type) != std::end(kHosted);
+  }
+
   absl::Status ReadItem(const Json& json, const std::string& path) {
     JsonFields item(json, outer_, path);
     const std::string type = item.Text("type").value_or("message");
+    if (IsHosted(type)) {
+      completion_.ignored.LeaveOut(place_);
+      item.IgnoreAll();
+      return item.Finish();
+    }
     const std::string id = item.Text("id").value_or("");
     item.Ignore("status");
     if (type == "message") {

@@ -151,24 +151,6 @@ class ToolReader {
   std::vector<std::string> places_;  // Of the tools of `chat`, in order.
 };
 
-// {"type": "allowed_tools", "mode": ..., "tools": [...]}: the others are not offered.
-void KeepAllowed(JsonFields& choice, ToolReader& tools, v1::ToolChoice& read) {
-  const std::optional<std::string> mode = choice.OneOf("mode", {"auto", "required"});
-  if (!mode.has_value()) choice.Missing("mode");
-  const Json* const list = choice.Find("tools");
-  if (list == nullptr) return choice.Missing("tools");
-  if (!list->is_array()) return choice.FailType("tools", *list, "a list of tools");
-  std::set<std::string> names;
-  for (size_t i = 0; i < list->size(); ++i) {
-    JsonFields tool((*list)[i], choice, absl::StrCat(choice.path(), "tools[", i, "]."));
-    tool.Ignore("type");
-    names.insert(NameInSpace(tool.Text("namespace").value_or(""), tool.Text("name").value_or("")));
-    choice.Update(tool.Finish());
-  }
-  tools.Keep(names);
-  read.set_mode(mode == "auto" ? v1::ToolChoice::MODE_AUTO : v1::ToolChoice::MODE_REQUIRED);
-}
-
 void ReadAgentsChoice(const Json& choice, JsonFields& fields, FieldNames& names, ToolReader& tools,
                       v1::ToolChoice& read) {
   const auto is = [&choice](const char* type) {
@@ -182,7 +164,7 @@ void ReadAgentsChoice(const Json& choice, JsonFields& fields, FieldNames& names,
   JsonFields own(choice, fields, "tool_choice.");
   own.Ignore("type");
   if (is("allowed_tools")) {
-    KeepAllowed(own, tools, read);
+    tools.Keep(ReadAllowedTools(own, read));
   } else {
     const std::string name = own.Text("name").value_or("");
     if (name.empty()) own.Missing("name");
@@ -211,6 +193,30 @@ void ReadResponsesTools(absl::string_view body, JsonFields& fields, CompletionRe
   const std::optional<bool> parallel = fields.Flag("parallel_tool_calls");
   choice.set_single_call(parallel == false && !chat.tools().empty() &&
                          choice.mode() != v1::ToolChoice::MODE_NONE);
+}
+
+std::set<std::string> ReadAllowedTools(JsonFields& allowed, v1::ToolChoice& choice) {
+  std::set<std::string> names;
+  const std::optional<std::string> mode = allowed.OneOf("mode", {"auto", "required"});
+  if (!mode.has_value()) allowed.Missing("mode");
+  choice.set_mode(mode == "required" ? v1::ToolChoice::MODE_REQUIRED : v1::ToolChoice::MODE_AUTO);
+  const Json* const list = allowed.Find("tools");
+  if (list == nullptr) allowed.Missing("tools");
+  if (list != nullptr && !list->is_array()) allowed.FailType("tools", *list, "a list of tools");
+  for (size_t i = 0; allowed.status().ok() && i < list->size(); ++i) {
+    JsonFields tool((*list)[i], allowed, absl::StrCat(allowed.path(), "tools[", i, "]."));
+    tool.Ignore("type");
+    const std::string space = tool.Text("namespace").value_or("");
+    std::string name = tool.Text("name").value_or("");
+    if (const Json* const nested = tool.Find("function")) {
+      JsonFields function(*nested, tool, tool.path() + "function.");
+      name = function.Text("name").value_or("");
+      tool.Update(function.Finish());
+    }
+    names.insert(NameInSpace(space, name));
+    allowed.Update(tool.Finish());
+  }
+  return names;
 }
 
 std::string NameInSpace(absl::string_view space, absl::string_view name) {

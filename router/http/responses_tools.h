@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -15,6 +16,10 @@ namespace tandem::router {
 // they are to the client. Tools that a provider would run are left out. Errors go to `fields`.
 void ReadResponsesTools(absl::string_view body, JsonFields& fields, CompletionRequest& completion,
                         v1::ChatPrompt& chat);
+
+// Reads `mode` and `tools` of a choice among some tools, and returns the names that these have for the
+// target. Errors go to `allowed`.
+std::set<std::string> ReadAllowedTools(JsonFields& allowed, v1::ToolChoice& choice);
 
 // The name that a tool of a namespace has for the target. `space`: empty for tools in none.
 std::string NameInSpace(absl::string_view space, absl::string_view name);

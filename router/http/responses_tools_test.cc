@@ -174,9 +174,10 @@ TEST_F(ResponsesToolsTest, WhatNobodyCanReadIsNamed) {
   Say("x");
   const Answer answer = Ask("POST", "/v1/responses", R"({"model": "letters", "input": [
     {"role": "user", "content": "a"}, {"type": "item_reference", "id": "rs_gone"},
-    {"type": "compaction", "id": "cmp_1", "encrypted_content": "x"}]})");
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "x"},
+    {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "q"}}]})");
   EXPECT_EQ(answer.status, 200) << answer.body;
-  EXPECT_THAT(answer.head, HasSubstr("X-Tandem-Ignored: input[1], input[2]\r\n"));
+  EXPECT_THAT(answer.head, HasSubstr("X-Tandem-Ignored: input[1], input[2], input[3]\r\n"));
   EXPECT_THAT(Respond(R"("stream": false)").head, Not(HasSubstr("X-Tandem-Ignored")));
 }
 

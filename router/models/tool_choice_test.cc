@@ -237,6 +237,12 @@ TEST(ToolJsonTest, ReadsCalls) {
       R"([{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}])");
   ASSERT_TRUE(ReadToolCalls(calls, "tool_calls", message).ok());
   EXPECT_EQ(message.tool_calls(0).ShortDebugString(), R"(id: "x" name: "f" arguments: "{}")");
+  const auto object =
+      nlohmann::ordered_json::parse(R"([{"function": {"name": "f", "arguments": {"b": 1, "a": []}}}])");
+  ASSERT_TRUE(ReadToolCalls(object, "tool_calls", message).ok());
+  EXPECT_EQ(message.tool_calls(1).arguments(), R"({"b":1,"a":[]})");
+  const auto list = nlohmann::ordered_json::parse(R"([{"function": {"name": "f", "arguments": []}}])");
+  EXPECT_EQ(ReadToolCalls(list, "m", message).message(), "m[0].function.arguments: expected a string");
   const auto bare = nlohmann::ordered_json::parse(R"([{"id": "x"}])");
   EXPECT_EQ(ReadToolCalls(bare, "m", message).message(), "m[0].function: missing");
 }

@@ -126,7 +126,12 @@ absl::Status ReadToolCalls(const OrderedJson& json, absl::string_view path, v1::
     TANDEM_RETURN_IF_ERROR(ReadText(json[i], "id", place, call.mutable_id()));
     TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, call.mutable_name()));
     if (call.name().empty()) return At(inner + ".name", "missing");
-    TANDEM_RETURN_IF_ERROR(ReadText(*function, "arguments", inner, call.mutable_arguments()));
+    const auto arguments = function->find("arguments");
+    if (arguments != function->end() && arguments->is_object()) {
+      call.set_arguments(arguments->dump());
+    } else {
+      TANDEM_RETURN_IF_ERROR(ReadText(*function, "arguments", inner, call.mutable_arguments()));
+    }
   }
   return absl::OkStatus();
 }

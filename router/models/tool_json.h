@@ -27,7 +27,8 @@ absl::Status ReadTool(const nlohmann::ordered_json& json, const std::string& pat
 absl::Status ReadToolChoice(const nlohmann::ordered_json& json, absl::string_view path,
                             v1::ToolChoice& choice, const OnUnknownMember& on_unknown = nullptr);
 
-// A list of {"id", "type": "function", "function": {"name", "arguments"}}: calls in a message.
+// A list of {"id", "type": "function", "function": {"name", "arguments"}}: calls in a message. Arguments are
+// a text, or the object that it spells.
 absl::Status ReadToolCalls(const nlohmann::ordered_json& json, absl::string_view path,
                            v1::ChatMessage& message, const OnUnknownMember& on_unknown = nullptr);
 

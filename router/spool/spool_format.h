@@ -14,9 +14,9 @@
 
 namespace tandem::router {
 
-// The file format of a spool. docs/operate/learning.md specifies it byte by byte, because the trainer reads
-// it too. A file is a header followed by records; numbers are little endian. The content of a record is
-// encrypted with the tenant's key. The fields for finding, expiring and deleting it are not.
+// The file format of a spool. docs/inside/spool-format.md specifies it byte by byte, because the trainer
+// reads it too. A file is a header followed by records; numbers are little endian. The content of a record
+// is encrypted with the tenant's key. The fields for finding, expiring and deleting it are not.
 
 // A request's prompt and output.
 struct SpoolRecord {

@@ -20,7 +20,7 @@ import yaml
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests" / "e2e"))
 
-from processes import BIN_DIR, check_config  # noqa: E402
+from processes import BIN_DIR, PATIENCE_SECONDS, check_config  # noqa: E402
 
 FOLDER = REPOSITORY / "deploy" / "docker"
 # Where the image has what collect.sh puts there.
@@ -145,6 +145,34 @@ class TrainerImageTest(unittest.TestCase):
         # botocore comes with boto3, by its own word.
         self.assertEqual(packages - installed, {"botocore"})
         self.assertLessEqual({"torch", "numpy", "safetensors", "tokenizers", "boto3"}, packages)
+
+
+class CollectedTest(unittest.TestCase):
+    """deploy/docker/collect.sh, which makes the content of the image, on the programs of this build."""
+
+    def test_the_image_has_what_its_commands_start(self):
+        with tempfile.TemporaryDirectory(prefix="tandem-image-") as folder:
+            run = subprocess.run(
+                [FOLDER / "collect.sh", BIN_DIR.parent, folder], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+            )
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            root = pathlib.Path(folder) / "root"
+            programs = {path.name for path in (root / "usr/local/bin").iterdir() if os.access(path, os.X_OK)}
+            started = {service["command"][0] for service in TANDEM.values()}
+            helpers = {"tandem", "tandem-grammar", "tandem-demo-models", "tandem-verifier-ranks"}
+            self.assertEqual(programs, started | (helpers if (BIN_DIR / "tandem-grammar").exists() else helpers - {"tandem-grammar"}))
+            for name in started:
+                sections = subprocess.run(
+                    ["readelf", "--section-headers", "--wide", root / "usr/local/bin" / name], capture_output=True, text=True, check=True
+                ).stdout
+                self.assertNotIn(".symtab", sections, "stripped")
+            for there in IMAGE_FOLDERS:
+                self.assertTrue((root / there[1:] / "tandem-target-15m" / "config.json").exists())
+            packages = (pathlib.Path(folder) / "packages").read_text().split()
+            self.assertTrue(any(name.startswith("libgrpc++") for name in packages), packages)
+            self.assertIn("libc6", packages)
+            # An image needs no more of an installation.
+            self.assertEqual({path.name for path in (root / "usr/local").iterdir()} - {"lib"}, {"bin"})
 
 
 class FilesTest(unittest.TestCase):

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,8 +17,10 @@ from processes import BIN_DIR, REPOSITORY  # noqa: E402
 SBOM = REPOSITORY / "deploy" / "sbom.py"
 
 
-def bill(*arguments, fails=False):
-    done = subprocess.run([sys.executable, SBOM, *arguments], capture_output=True, text=True, check=False)
+def bill(*arguments, fails=False, **environment):
+    done = subprocess.run(
+        [sys.executable, SBOM, *arguments], capture_output=True, text=True, check=False, env=dict(os.environ, **environment)
+    )
     if (done.returncode != 0) != fails:
         raise AssertionError(done.stderr)
     return done.stderr if fails else json.loads(done.stdout)
@@ -40,6 +44,26 @@ class SbomTest(unittest.TestCase):
         self.assertEqual("xgrammar" in versions, "tandem-grammar" in files)
         refs = [component["bom-ref"] for component in made["components"]]
         self.assertEqual(made["dependencies"], [{"ref": "tandem", "dependsOn": refs}])
+
+    def test_the_same_programs_have_the_same_bill(self):
+        first, again = (bill(BIN_DIR, SOURCE_DATE_EPOCH="1700000000") for _ in range(2))
+        self.assertEqual(first, again)
+        self.assertEqual(first["metadata"]["timestamp"], "2023-11-14T22:13:20Z")
+        later = bill(BIN_DIR, SOURCE_DATE_EPOCH="1700000001")
+        self.assertNotEqual(later["serialNumber"], first["serialNumber"])
+
+    def test_packages_of_what_is_loaded(self):
+        listed = subprocess.run([sys.executable, SBOM, "--packages", BIN_DIR], capture_output=True, text=True, check=True).stdout.split()
+        named = {component["name"] for component in bill(BIN_DIR)["components"]}
+        self.assertEqual(listed, sorted(set(listed)))
+        self.assertLessEqual({"libc6", "libssl3", "libsqlite3-0"}, set(listed))
+        self.assertEqual(set(listed) - named, set())
+        self.assertFalse([name for name in listed if name.endswith("-dev")], "headers are needed by nobody who runs them")
+
+    def test_grpc_that_no_program_loads_has_to_be_told_of(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy("/bin/true", f"{folder}/tandem-router")
+            self.assertIn("linked statically: say --grpc-prefix", bill(folder, fails=True))
 
     def test_what_is_linked_statically(self):
         with tempfile.TemporaryDirectory() as folder:

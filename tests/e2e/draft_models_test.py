@@ -1,7 +1,7 @@
 """Draft models that a drafter loads, replaces and unloads, and a router tries, promotes and rolls back, while requests run: no
 output changes, and no request fails.
 
-TANDEM_DRAFT_MODEL_CYCLES: how often, 4 by default; docs/operate/learning.md has the figures of 500."""
+TANDEM_DRAFT_MODEL_CYCLES: how often, 4 by default; docs/lab/learning.md has the figures of 500."""
 
 import json
 import os
@@ -12,8 +12,10 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 
 from processes import MODELS, TARGET, Generation, ProcessTest, request_for, wait_until  # noqa: E402
+from random_model import shuffle_weights  # noqa: E402
 
 CYCLES = int(os.environ.get("TANDEM_DRAFT_MODEL_CYCLES", "4"))
 PROMPTS = ("Once upon a time", "def add(a, b):", "The sum of 12 and 30 is")
@@ -167,6 +169,25 @@ class DraftModelsTest(ProcessTest):
         self.assertIn("UNIMPLEMENTED", self.command(self.router, "drafters", "unload", "general-1m", fails=True))
         fixed = self.start_drafter(["general-1m"]).wait_ready()
         self.assertIn("--models-folder", self.command(fixed, "drafters", "unload", "general-1m", fails=True))
+
+
+class RandomDrafterTest(ProcessTest):
+    def test_a_drafter_that_guesses_at_random_is_named(self):
+        folder = shuffle_weights(MODELS / f"tandem-draft-{OWN}", self.folder / "random")
+        self.drafter = self.start_drafter([], flags=("--model", f"{OWN}={folder}")).wait_ready()
+        self.verifier = self.start_verifier().wait_ready()
+        self.connect_router([self.verifier.address], self.drafter.address)
+        request = request_for(max_tokens=120)
+        expected = self.undrafted(request)
+
+        def named():
+            self.assertEqual(self.generate(request).read().output, expected)
+            return self.verifier.metric("tandem_verifier_drafter_random", drafter=OWN) == 1
+
+        wait_until(named, "a drafter that is called random")
+        self.assertEqual(list(self.verifier.info().random_drafters), [OWN])
+        self.verifier.wait_logged("drafter guesses as if at random")
+        self.assertIn(f"guess as if at random: {OWN}\n", self.command(self.verifier, "info"))
 
 
 if __name__ == "__main__":

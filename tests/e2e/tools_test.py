@@ -97,6 +97,8 @@ class ToolsTest(HttpStackTest):
         for check in (
             self.check_every_way_tells_of_the_same_calls,
             self.check_required_and_strict,
+            self.check_allowed_tools,
+            self.check_spellings_of_a_history,
             self.check_responses,
             self.check_messages_go_on,
             self.check_command_line,
@@ -170,6 +172,33 @@ class ToolsTest(HttpStackTest):
         request = self.request()
         request.chat.tools[1].name = "get weather"
         self.assert_fails(self.generate(request), grpc.StatusCode.INVALID_ARGUMENT, "chat.tools[1].name")
+
+    def check_allowed_tools(self):
+        choice = {"mode": "required", "tools": [{"type": "function", "function": {"name": "stop"}}]}
+        for seed in range(4):
+            fields = {"seed": seed, "max_completion_tokens": 400}
+            answer = self.ask(tool_choice={"type": "allowed_tools", "allowed_tools": choice}, **fields).choices[0]
+            self.assertEqual(answer.finish_reason, "tool_calls")
+            self.assertEqual({call.function.name for call in answer.message.tool_calls}, {"stop"})
+        # The template knows no tools: those that are not allowed are not laid out either.
+        auto = {"type": "allowed_tools", "allowed_tools": {**choice, "mode": "auto"}}
+        alone = self.ask(tools=TOOLS[1:], tool_choice="auto", max_completion_tokens=1).usage.prompt_tokens
+        self.assertEqual(self.ask(tool_choice=auto, max_completion_tokens=1).usage.prompt_tokens, alone)
+
+    def check_spellings_of_a_history(self):
+        def prompt(arguments, said, result):
+            call = {"id": "c", "type": "function", "function": {"name": "stop", "arguments": arguments}}
+            history = [{"role": "user", "content": QUESTION}, {"role": "assistant", "tool_calls": [call], **said}]
+            history += [{"role": "tool", "tool_call_id": "c", "content": result}]
+            fields = {"messages": history, "tool_choice": "none", "temperature": 0.0, "max_completion_tokens": 12}
+            answer = self.ask(**fields)
+            return answer.usage.prompt_tokens, answer.choices[0].message.content
+
+        expected = prompt('{"b":1,"a":[2.50,"x y"]}', {}, "rain")
+        for arguments in ({"b": 1, "a": [2.5, "x y"]}, '{"b":1,"a":[2.5,"x y"]}'):
+            self.assertEqual(prompt(arguments, {}, "rain"), prompt('{"b":1,"a":[2.5,"x y"]}', {"content": None}, "rain"))
+        for said in ({"content": None}, {"content": ""}, {"content": []}):
+            self.assertEqual(prompt('{"b":1,"a":[2.50,"x y"]}', said, [{"type": "text", "text": "rain"}]), expected)
 
     def check_responses(self):
         tools = [{"type": "function", **tool["function"]} for tool in TOOLS]

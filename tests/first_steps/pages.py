@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the commands of pages for new users as they stand there, in a folder that has a space in its name.
 
-The services of `deploy/quickstart.sh --serve --admin` run for the pages that ask for them. Each page has a shell of its own, in
+The services of `deploy/quickstart.sh --demo --serve --admin` run for the pages that ask for them. Each page has a shell of its own, in
 which its blocks run one after the other and end at the first error; a Python block is a program for build/client. A comment on
 the line before a block says that it is not like the others:
 
@@ -32,7 +32,7 @@ SERVED_PAGES = (
 )
 OWN_PAGES = ("docs/start/first-deployment.md",)
 # Blocks that are these commands are what runs around the pages.
-AROUND = re.compile(r"^deploy/quickstart\.sh( --serve( --admin)?)?$")
+AROUND = re.compile(r"^deploy/quickstart\.sh( --demo)?( --serve( --admin)?)?$")
 BLOCK = re.compile(
     r"(?:^ *<!-- (?P<mark>[^\n]*?) -->\n)?^(?P<indent> *)```(?P<language>\w+)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
@@ -114,10 +114,10 @@ def run_page(folder, page, environment, skipped):
 
 
 class Services:
-    """deploy/quickstart.sh --serve --admin, until the end of the block."""
+    """deploy/quickstart.sh --demo --serve --admin, until the end of the block."""
 
     def __init__(self, folder, bin_dir, environment):
-        command = ["deploy/quickstart.sh", "--serve", "--admin"]
+        command = ["deploy/quickstart.sh", "--demo", "--serve", "--admin"]
         if bin_dir:
             command += ["--bin-dir", str(bin_dir)]
         self._log = tempfile.TemporaryFile("w+")

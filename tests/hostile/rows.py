@@ -1,4 +1,4 @@
-"""The rows of docs/operate/security.md's table: who tries what. Each is an attack of attacks.py on a running router, with
+"""The rows of docs/lab/security.md's table: who tries what. Each is an attack of attacks.py on a running router, with
 what it may cost."""
 
 import dataclasses

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the table of docs/operate/security.md. Runs each row's attack on its own router and verifier on loopback, while
+"""Makes the table of docs/lab/security.md. Runs each row's attack on its own router and verifier on loopback, while
 another tenant sends calls. Prints the latency of these calls before, during and after the attack, and the router's
 memory.
 

@@ -10,7 +10,7 @@ SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 if __name__ == "__main__":
     reason = why_not_here()
     if reason:
-        print(f"k8s_test.py: SKIPPED: {reason}. Nothing of k8s/ was tested. docs/operate/kubernetes.md says what it takes.")
+        print(f"k8s_test.py: skipped: {reason}. Nothing of k8s/ was tested. docs/lab/kubernetes.md says what it takes.")
         sys.exit(SKIPPED)
     from live_test import *  # noqa: E402,F401,F403 pylint: disable=wildcard-import,wrong-import-position
     from manifests_test import *  # noqa: E402,F401,F403 pylint: disable=wildcard-import,wrong-import-position

@@ -98,7 +98,7 @@ absl::Status Run(const std::string& folder, size_t num_prefixes, uint64_t seed) 
   Json texts = Json::array();
   for (std::string line; std::getline(std::cin, line);) {
     TANDEM_ASSIGN_OR_RETURN(ConstraintSource source, ReadSource(Json::parse(line)));
-    TANDEM_ASSIGN_OR_RETURN(source, WithGrammarsOfSchemas(source));
+    TANDEM_ASSIGN_OR_RETURN(source, WithGrammars(source));
     texts.push_back(source.text);
     sources.push_back(std::move(source));
   }

@@ -46,7 +46,8 @@ class ResultsTest(unittest.TestCase):
         (self.root / "CMakeLists.txt").write_text(CMAKE)
         (self.root / "cases.txt").write_text(GOOGLE_TEST)
         self.folder = self.root / "build"
-        self.run_here("cmake", "-S", self.root, "-B", self.folder)
+        # A fresh machine has no make.
+        self.run_here("cmake", "-G", "Ninja", "-S", self.root, "-B", self.folder)
         self.run_here(
             "ctest", "--test-dir", self.folder, "--test-output-size-passed", "100000", "--output-junit",
             self.folder / "results.xml",

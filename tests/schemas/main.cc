@@ -112,7 +112,7 @@ absl::StatusOr<Json> Answer(const Json& request, const std::shared_ptr<const Gra
                                 .text = request.at("schema"),
                                 .any_whitespace = request.value("free", false)};
   TANDEM_RETURN_IF_ERROR(CheckConstraint(source, {}));
-  TANDEM_ASSIGN_OR_RETURN(const ConstraintSource grammar, WithGrammarsOfSchemas(source));
+  TANDEM_ASSIGN_OR_RETURN(const ConstraintSource grammar, WithGrammars(source));
   Json answer = {{"outputs", Json::array()}, {"takes", Json::array()}, {"bytes", grammar.text.size()}};
   const auto num_outputs = request.value("outputs", size_t{0});
   const Json texts = request.value("takes", Json::array());

@@ -122,8 +122,9 @@ class CommandTest(FolderTest):
             (self.bin / program).symlink_to(FAKE)
         # Found beside the name that the command is started by.
         (self.bin / "tandem-serve").symlink_to(PROGRAM)
-        self.temporary = self.root / "t"
-        self.temporary.mkdir()
+        temporary = tempfile.TemporaryDirectory(prefix="tandem-serve-test-")
+        self.addCleanup(temporary.cleanup)
+        self.temporary = pathlib.Path(temporary.name)
         self.journal = self.root / "journal"
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")}
         self.environment |= {"JOURNAL": str(self.journal), "TMPDIR": str(self.temporary)}
@@ -250,6 +251,37 @@ class CommandTest(FolderTest):
         self.process.kill()
         wait_until(lambda: len(self.events("ended")) == 2, "the parts to end")
 
+    def test_a_command_of_the_user(self):
+        names = ("TANDEM_ENDPOINT", "TANDEM_TOKEN", "OPENAI_BASE_URL", "OPENAI_API_KEY")
+        program = f"import os; print(*(os.environ[name] for name in {names})); raise SystemExit(7)"
+        self.begin("--api-key", "mine", "--admin", "--run", sys.executable, "-c", program)
+        self.end(7)
+        self.assertRegex(self.out[-1], r"^127\.0\.0\.1:4711 mine http://127\.0\.0\.1:\d+/v1 mine\n$")
+        self.assertIn("Ready after", self.out[0])
+        self.assertNotIn("Ctrl-C stops it.\n", self.out)
+        self.assertEqual([entry["part"] for entry in self.events("ended")], ["router", "verifier"])
+
+    def test_a_command_of_the_user_that_is_not_there(self):
+        self.begin("--run", "/nowhere/benchmark")
+        self.end(127)
+        self.assertIn("--run: /nowhere/benchmark: No such file or directory", "".join(self.err))
+
+    def test_a_command_of_the_user_ends_with_the_parts(self):
+        mark = self.root / "pid"
+        self.begin("--run", "bash", "-c", 'echo $$ >"$0.new" && mv "$0.new" "$0" && exec sleep 600', str(mark))
+        wait_until(mark.exists, "the command to run")
+        self.process.send_signal(signal.SIGTERM)
+        self.end(130)
+        self.assertFalse(pathlib.Path(f"/proc/{mark.read_text().strip()}").exists())
+
+    def test_a_token_that_may_change_tenants(self):
+        self.begin_ready("--admin")
+        router = self.arguments("router")
+        config = json.loads(pathlib.Path(router[router.index("--config") + 1]).read_text())
+        self.assertIs(config["tenants"][0]["admin"], True)
+        self.process.send_signal(signal.SIGTERM)
+        self.end(0)
+
     def test_a_model_without_chat_template(self):
         self.environment["REFUSED"] = "/v1/chat/completions"
         self.begin_ready()
@@ -263,6 +295,21 @@ class CommandTest(FolderTest):
         self.end(1)
         self.assertIn("the first request was refused with 404", "".join(self.err))
         self.assertEqual(len(self.events("ended")), 2)
+
+    def test_sockets_lie_where_addresses_can_name_them(self):
+        for name in ("a folder", "x" * 100, "f\u00fcr"):
+            folder = self.root / name
+            folder.mkdir()
+            self.environment["TMPDIR"] = str(folder)
+            self.journal.unlink(missing_ok=True)
+            self.begin_ready()
+            self.assertEqual(list(folder.iterdir()), [])
+            arguments = next(event["arguments"] for event in self.events("started") if event["part"] == "verifier")
+            address = arguments[arguments.index("--listen") + 1]
+            self.assertRegex(address, r"^unix:/tmp/tandem-serve-[\x21-\x7e]+/verifier\.sock$")
+            self.process.send_signal(signal.SIGINT)
+            self.end(0)
+            self.out.clear()
 
     def test_command_lines_that_are_wrong(self):
         self.begin("--draft", "a=ngram", "--draft", "a=suffix")

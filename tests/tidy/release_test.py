@@ -13,6 +13,9 @@ FILES = {
     "CHANGELOG.md": "# Changelog\n\n## [0.2.0] - Unreleased\n\nNew.\n\n## [0.1.0] - 2026-01-01\n",
     "CMakeLists.txt": "project(tandem VERSION 0.1.0 LANGUAGES C CXX)\n",
     "proto/python/pyproject.toml": '[project]\nversion = "0.1.0"\n',
+    ".gitignore": "/build/\n",
+    # In place of the real one: notes the time that it was given, and the version that it found.
+    "deploy/package.sh": "#!/bin/sh\nmkdir -p build\necho $SOURCE_DATE_EPOCH $(cut -d' ' -f3 CMakeLists.txt) >build/packaged\n",
 }
 
 
@@ -24,7 +27,7 @@ class ReleaseTest(unittest.TestCase):
         for path, text in FILES.items():
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             (self.root / path).write_text(text, encoding="utf-8")
-        (self.root / "deploy").mkdir()
+        (self.root / "deploy/package.sh").chmod(0o755)
         shutil.copy(ROOT / "deploy/release.sh", self.root / "deploy")
         self.git("init", "--quiet")
         self.git("config", "user.name", "Release test")
@@ -60,6 +63,9 @@ class ReleaseTest(unittest.TestCase):
         self.assertIn('"0.2.0"', (self.root / "proto/python/pyproject.toml").read_text(encoding="utf-8"))
         today = datetime.date.today().isoformat()
         self.assertIn(f"## [0.2.0] - {today}\n", (self.root / "CHANGELOG.md").read_text(encoding="utf-8"))
+        # Packages of the new version, by the time of the commit.
+        packaged = (self.root / "build/packaged").read_text(encoding="utf-8")
+        self.assertEqual(packaged, f"{self.git('log', '-1', '--format=%ct')} 0.2.0\n")
 
     def test_what_is_not_a_version(self):
         for version in ("", "0.2", "v0.2.0", "0.2.0-rc1"):
@@ -90,6 +96,11 @@ class ReleaseTest(unittest.TestCase):
         self.git("add", ".")
         self.git("commit", "--quiet", "-m", "Tests that fail")
         self.assert_refused("", "0.2.0", status=3)
+
+    def test_packages_that_cannot_be_made_restore_the_files(self):
+        (self.root / "deploy/package.sh").write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
+        self.git("commit", "--quiet", "-am", "Packages that cannot be made")
+        self.assert_refused("", "0.2.0", "--skip-tests", status=3)
 
 
 class VersionTest(unittest.TestCase):

@@ -70,7 +70,7 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
       .InRange(1, 64)
       .Add("adapter", &options.adapters,
            "NAME=FOLDER: a LoRA adapter in PEFT's format that requests may name. With several models: "
-           "MODEL:NAME=FOLDER. Repeat for several. CPU only.")
+           "MODEL:NAME=FOLDER. Repeat for several. Not on several GPUs.")
       .Add("adapters-folder", &options.adapters_folder,
            "Folder below which `tandem adapters` may load further adapters at run time; also allows it to "
            "unload adapters. Empty: neither.")

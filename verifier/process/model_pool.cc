@@ -93,6 +93,7 @@ v1::ServerInfo ModelPool::Describe() const {
   info.clear_arithmetic();
   info.clear_end_tokens();
   info.clear_round_seconds();
+  info.clear_random_drafters();
   uint64_t running = 0, waiting = 0, kv_tokens_used = 0, kv_tokens_total = 0;
   for (const auto& model : models_) {
     const v1::ServerInfo own = model->Describe();
@@ -108,6 +109,7 @@ v1::ServerInfo ModelPool::Describe() const {
     held.set_arithmetic(own.arithmetic());
     *held.mutable_end_tokens() = own.end_tokens();
     *held.mutable_round_seconds() = own.round_seconds();
+    info.mutable_random_drafters()->MergeFrom(own.random_drafters());
     running += own.running();
     waiting += own.waiting();
     kv_tokens_used += own.kv_tokens_used();

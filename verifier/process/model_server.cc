@@ -262,6 +262,7 @@ v1::ServerInfo ModelServer::Describe() const {
   info.set_kv_tokens_total(kv_tokens_total_);
   *info.mutable_round_seconds() = MeasuredRounds(*serving);
   info.set_window_policy(load.window_policy);
+  info.mutable_random_drafters()->Assign(load.random_drafters.begin(), load.random_drafters.end());
   info.set_running(load.running);
   info.set_waiting(load.waiting);
   info.set_kv_tokens_used(load.kv_tokens_used);

@@ -307,7 +307,8 @@ void EngineLoop::PublishLoad() {
   const Load load{.running = scheduler_.num_running(),
                   .waiting = scheduler_.num_waiting(),
                   .kv_tokens_used = uint64_t{pool_->num_held()} * kBlockTokens,
-                  .window_policy = scheduler_.window_policy()};
+                  .window_policy = scheduler_.window_policy(),
+                  .random_drafters = metrics_->random_drafters()};
   metrics_->SetWaitingFeatures(scheduler_.WaitingFeatureBytes());
   metrics_->SetLoad(load.running, load.waiting, load.kv_tokens_used,
                     uint64_t{pool_->num_blocks()} * kBlockTokens);

@@ -83,7 +83,8 @@ class EngineLoop final : private SchedulerListener {
     uint32_t running = 0;
     uint32_t waiting = 0;
     uint64_t kv_tokens_used = 0;
-    std::string window_policy;  // Of requests that name none.
+    std::string window_policy;                 // Of requests that name none.
+    std::vector<std::string> random_drafters;  // DrafterAgreement.
   };
 
   // `metrics` and `clock` outlive the loop. `drafters`: options of the links to drafters. `round_time`: until

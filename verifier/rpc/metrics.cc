@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 
 namespace tandem {
 namespace {
@@ -152,6 +153,9 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                                          {"endpoint"}})),
       drafter_connected_(registry->AddGauge(
           {"tandem_verifier_drafter_connected", "1 while the stream to the drafter is open.", {"endpoint"}})),
+      drafter_random_(registry->AddGauge({"tandem_verifier_drafter_random",
+                                          "1 while the drafter's guesses hardly ever match the target.",
+                                          {"target", "drafter"}})),
       running_(registry->AddGauge({"tandem_verifier_running_requests", "Running requests.", {}}).With()),
       waiting_(registry
                    ->AddGauge({"tandem_verifier_waiting_requests",
@@ -282,6 +286,7 @@ void VerifierMetrics::RecordStep(const StepReport& report) {
 }
 
 void VerifierMetrics::RecordRound(const RoundReport& report) {
+  RecordAgreement(report);
   output_tokens_.Increment(report.committed);
   mask_seconds_.Increment(report.mask_seconds);
   switch (report.kind) {
@@ -340,6 +345,23 @@ void VerifierMetrics::SetDrafterConnected(absl::string_view endpoint, bool conne
   // From 0 on: an increase is seen only of what was there before.
   violations_.With({endpoint});
   quarantines_.With({endpoint});
+}
+
+void VerifierMetrics::RecordAgreement(const RoundReport& report) {
+  const OriginShare& share = report.shares[static_cast<size_t>(DraftOrigin::kDrafter)];
+  const std::string& drafter = report.drafters.drafter;
+  if (drafter.empty() || share.nodes == 0) return;
+  switch (agreement_.RecordRound(drafter, share.accepted > 0)) {
+    case DrafterAgreement::Change::kNone:
+      return;
+    case DrafterAgreement::Change::kBecameRandom:
+      LogWarning("drafter guesses as if at random: is it made for this target?",
+                 {{"drafter", drafter}, {"target", target_}});
+      return drafter_random_.With({target_, drafter}).Set(1.0);
+    case DrafterAgreement::Change::kRecovered:
+      LogInfo("drafter no longer guesses at random", {{"drafter", drafter}, {"target", target_}});
+      return drafter_random_.With({target_, drafter}).Set(0.0);
+  }
 }
 
 void VerifierMetrics::SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_tokens_used,

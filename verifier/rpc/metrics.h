@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/metrics/calibration_metrics.h"
 #include "common/metrics/metrics.h"
 #include "common/metrics/spec_decode_metrics.h"
+#include "verifier/rpc/drafter_agreement.h"
 #include "verifier/rpc/vllm_metrics.h"
 #include "verifier/scheduler/drafter_pools.h"
 #include "verifier/scheduler/scheduler.h"
@@ -88,11 +90,17 @@ class VerifierMetrics {
   }
   void RecordViolation(absl::string_view endpoint, bool quarantined);
   void SetDrafterConnected(absl::string_view endpoint, bool connected);
+  // DrafterAgreement. Called by the thread that records rounds.
+  std::vector<std::string> random_drafters() const { return agreement_.random_drafters(); }
   void SetWaitingFeatures(uint64_t bytes) { waiting_features_.Set(static_cast<double>(bytes)); }
   void SetLoad(uint32_t running, uint32_t waiting, uint64_t kv_tokens_used, uint64_t kv_tokens_total);
 
  private:
+  // Says of a drafter that it guesses as if at random, once it is known.
+  void RecordAgreement(const RoundReport& report);
+
   const std::string target_;
+  DrafterAgreement agreement_;
   SpecDecodeMetrics speculation_;
   CalibrationMetrics calibration_;
   CounterFamily& round_seconds_;
@@ -133,6 +141,7 @@ class VerifierMetrics {
   CounterFamily& violations_;
   CounterFamily& quarantines_;
   GaugeFamily& drafter_connected_;
+  GaugeFamily& drafter_random_;
   Gauge running_;
   Gauge waiting_;
   Gauge kv_tokens_used_;

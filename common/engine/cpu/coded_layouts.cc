@@ -135,6 +135,7 @@ WeightLayout CodedLayout(WeightFormat format) {
     case WeightFormat::kInt4:
     case WeightFormat::kW8A8:
     case WeightFormat::kW4A8:
+    case WeightFormat::kFileCodes:
       break;
   }
   assert(false);

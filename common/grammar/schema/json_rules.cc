@@ -192,7 +192,7 @@ absl::StatusOr<size_t> JsonRules::AnyNumber(bool whole) {
                                                : "^-?(0|[1-9][0-9]*)(\\.[0-9]+)?([Ee][+-]?[0-9]{1,2})?$"));
   WorkBudget budget(1'000'000);
   TANDEM_ASSIGN_OR_RETURN(const Language numbers, pattern.ToLanguage(&budget));
-  TANDEM_ASSIGN_OR_RETURN(number, NumbersOf(numbers));
+  TANDEM_ASSIGN_OR_RETURN(number, TextsOf(numbers));
   return *number;
 }
 
@@ -271,8 +271,8 @@ absl::StatusOr<size_t> JsonRules::StringsOf(const Language& texts) {
   return texts.IsAll() ? AnyString() : TextRules(texts, /*is_string=*/true);
 }
 
-absl::StatusOr<size_t> JsonRules::NumbersOf(const Language& numbers) {
-  return TextRules(numbers, /*is_string=*/false);
+absl::StatusOr<size_t> JsonRules::TextsOf(const Language& texts) {
+  return TextRules(texts, /*is_string=*/false);
 }
 
 absl::Status JsonRules::AddCharacter(size_t rule, const CodeRanges& characters, const Sequence& rest) {

@@ -46,7 +46,8 @@ class JsonRules {
   // Strings, in quotes, of a language: characters stand for themselves unless JSON demands an escape.
   absl::StatusOr<size_t> StringsOf(const Language& texts);
   absl::StatusOr<size_t> StringsOf(const CharacterRun& run);
-  absl::StatusOr<size_t> NumbersOf(const Language& numbers);
+  // The texts of a language as they stand, such as numbers.
+  absl::StatusOr<size_t> TextsOf(const Language& texts);
 
  private:
   Sequence Between(absl::string_view token, absl::string_view compact);

@@ -16,7 +16,7 @@ namespace tandem {
 namespace {
 
 using Node = Pattern::Node;
-using Kind = Node::Kind;
+using NodeKind = Node::Kind;
 
 constexpr size_t kMostNesting = 100;
 constexpr size_t kMostNfaStates = 20'000;
@@ -48,7 +48,7 @@ class PatternParser {
 
   absl::StatusOr<Node> ReadChoice() {
     if (++depth_ > kMostNesting) return Fail("more than 100 nested groups");
-    Node choice{.kind = Kind::kChoice, .characters = {}, .children = {}};
+    Node choice{.kind = NodeKind::kChoice, .characters = {}, .children = {}};
     do {
       TANDEM_ASSIGN_OR_RETURN(Node sequence, ReadSequence());
       choice.children.push_back(std::move(sequence));
@@ -108,14 +108,14 @@ class PatternParser {
     } else if (!Take("*")) {
       return atom;
     }
-    if (atom.kind == Kind::kBegin || atom.kind == Kind::kEnd) {
+    if (atom.kind == NodeKind::kBegin || atom.kind == NodeKind::kEnd) {
       at_ = begin;
       return Fail("^ and $ cannot be repeated");
     }
     Take("?");  // Lazy: it matches the same texts.
     if (!AtEnd() && (absl::StrContains("*+?", text_[at_]) || IsCountedHere()))
       return Fail("nothing to repeat");
-    Node repeat{.kind = Kind::kRepeat, .characters = {}, .children = {}, .least = least, .most = most};
+    Node repeat{.kind = NodeKind::kRepeat, .characters = {}, .children = {}, .least = least, .most = most};
     repeat.children.push_back(std::move(atom));
     return repeat;
   }
@@ -140,12 +140,12 @@ class PatternParser {
   }
 
   static Node Characters(CodeRanges ranges) {
-    return Node{.kind = Kind::kCharacter, .characters = std::move(ranges), .children = {}};
+    return Node{.kind = NodeKind::kCharacter, .characters = std::move(ranges), .children = {}};
   }
 
   absl::StatusOr<Node> ReadAtom() {
-    if (Take("^")) return Node{.kind = Kind::kBegin, .characters = {}, .children = {}};
-    if (Take("$")) return Node{.kind = Kind::kEnd, .characters = {}, .children = {}};
+    if (Take("^")) return Node{.kind = NodeKind::kBegin, .characters = {}, .children = {}};
+    if (Take("$")) return Node{.kind = NodeKind::kEnd, .characters = {}, .children = {}};
     if (Take(".")) return Characters(Complement(LineEnds()));
     if (Take("[")) return ReadClass();
     if (Take("(")) return ReadGroup();
@@ -312,17 +312,17 @@ class NfaBuilder {
       return absl::ResourceExhaustedError("too large: its automaton has more than 20,000 steps");
     }
     switch (node.kind) {
-      case Kind::kCharacter: {
+      case NodeKind::kCharacter: {
         const size_t to = nfa_.AddState();
         nfa_.AddStep(from, &node.characters, to);
         return to;
       }
-      case Kind::kSequence:
+      case NodeKind::kSequence:
         for (const Node& child : node.children) {
           TANDEM_ASSIGN_OR_RETURN(from, Add(child, from));
         }
         return from;
-      case Kind::kChoice: {
+      case NodeKind::kChoice: {
         const size_t to = nfa_.AddState();
         for (const Node& child : node.children) {
           const size_t begin = nfa_.AddState();
@@ -332,12 +332,12 @@ class NfaBuilder {
         }
         return to;
       }
-      case Kind::kRepeat:
+      case NodeKind::kRepeat:
         return AddRepeat(node, from);
-      case Kind::kBegin:
-      case Kind::kEnd: {
+      case NodeKind::kBegin:
+      case NodeKind::kEnd: {
         const size_t to = nfa_.AddState();
-        nfa_.AddEmpty(from, to, node.kind == Kind::kBegin ? Nfa::Where::kAtBegin : Nfa::Where::kAtEnd);
+        nfa_.AddEmpty(from, to, node.kind == NodeKind::kBegin ? Nfa::Where::kAtBegin : Nfa::Where::kAtEnd);
         return to;
       }
     }

@@ -39,6 +39,8 @@ class Pattern {
     size_t least = 0;            // kRepeat.
     size_t most = 0;
   };
+  // Without what is looked ahead for.
+  const Node& node() const { return node_; }
 
  private:
   struct LookAhead {

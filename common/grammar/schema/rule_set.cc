@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-using Kind = RuleSet::Term::Kind;
+using TermKind = RuleSet::Term::Kind;
 
 constexpr size_t kMostBytes = 4 << 20;
 constexpr size_t kMostRules = 100'000;
@@ -62,15 +62,15 @@ std::string NameOf(size_t rule) {
 
 void AppendTerm(const RuleSet::Term& term, std::string* ebnf) {
   switch (term.kind) {
-    case Kind::kText:
+    case TermKind::kText:
       return AppendText(term.text, ebnf);
-    case Kind::kCharacter:
+    case TermKind::kCharacter:
       return AppendClass(term.characters, ebnf);
-    case Kind::kCharacters:
+    case TermKind::kCharacters:
       AppendClass(term.characters, ebnf);
       ebnf->push_back('*');
       return;
-    case Kind::kRule:
+    case TermKind::kRule:
       break;
   }
   absl::StrAppend(ebnf, NameOf(term.rule));
@@ -81,6 +81,18 @@ void AppendTerm(const RuleSet::Term& term, std::string* ebnf) {
 }
 
 }  // namespace
+
+std::string TextInEbnf(absl::string_view text) {
+  std::string ebnf;
+  AppendText(text, &ebnf);
+  return ebnf;
+}
+
+std::string ClassInEbnf(const CodeRanges& characters) {
+  std::string ebnf;
+  AppendClass(characters, &ebnf);
+  return ebnf;
+}
 
 absl::Status RuleSet::Add(size_t rule, Sequence alternative) {
   bytes_ += 16;
@@ -107,7 +119,7 @@ std::vector<bool> RuleSet::LeadToText() const {
     for (size_t i = 0; i < rules_[rule].size(); ++i) {
       size_t count = 0;
       for (const Term& term : rules_[rule][i]) {
-        if (term.kind != Kind::kRule || term.least == 0) continue;
+        if (term.kind != TermKind::kRule || term.least == 0) continue;
         waiting[term.rule].emplace_back(rule, i);
         ++count;
       }
@@ -127,7 +139,7 @@ absl::StatusOr<std::string> RuleSet::ToEbnf() const {
   const std::vector<bool> lead = LeadToText();
   if (!lead[0]) return absl::InvalidArgumentError("#: no value of finite length is valid by this schema");
   // A repetition that may be left out is, if what it repeats leads nowhere.
-  const auto is_dead = [&](const Term& term) { return term.kind == Kind::kRule && !lead[term.rule]; };
+  const auto is_dead = [&](const Term& term) { return term.kind == TermKind::kRule && !lead[term.rule]; };
   std::vector<size_t> used = {0};
   std::vector<bool> seen(rules_.size(), false);
   seen[0] = true;
@@ -142,11 +154,11 @@ absl::StatusOr<std::string> RuleSet::ToEbnf() const {
       if (!std::exchange(first, false)) ebnf += " | ";
       bool empty = true;
       for (const Term& term : alternative) {
-        if (is_dead(term) || (term.kind == Kind::kText && term.text.empty())) continue;
-        if (term.kind == Kind::kRule && term.most == 0) continue;
+        if (is_dead(term) || (term.kind == TermKind::kText && term.text.empty())) continue;
+        if (term.kind == TermKind::kRule && term.most == 0) continue;
         if (!std::exchange(empty, false)) ebnf.push_back(' ');
         AppendTerm(term, &ebnf);
-        if (term.kind != Kind::kRule || seen[term.rule]) continue;
+        if (term.kind != TermKind::kRule || seen[term.rule]) continue;
         seen[term.rule] = true;
         used.push_back(term.rule);
       }

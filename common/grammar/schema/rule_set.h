@@ -65,4 +65,8 @@ class RuleSet {
   size_t bytes_ = 0;
 };
 
+// A string and a class of the same EBNF.
+std::string TextInEbnf(absl::string_view text);
+std::string ClassInEbnf(const CodeRanges& characters);
+
 }  // namespace tandem

@@ -93,6 +93,7 @@ class SchemaCases : public DemandSplitter::Emptiness {
   absl::StatusOr<bool> IsValidByKeyword(const JsonValue& value, const JsonValue& schema,
                                         const std::string& name, const JsonValue& operand,
                                         const std::string& place);
+  absl::StatusOr<bool> IsListed(const JsonValue& value, const JsonValue& list);
   absl::StatusOr<bool> IsValidPart(const JsonValue& value, const JsonValue& schema, const std::string& name,
                                    const JsonValue& operand, const std::string& place);
   absl::StatusOr<bool> IsValidArray(const JsonValue& value, const JsonValue& schema, const std::string& name,
@@ -137,6 +138,8 @@ class SchemaCases : public DemandSplitter::Emptiness {
   std::set<DemandsKey> in_work_;
   std::map<std::pair<const JsonValue*, std::string>, std::unique_ptr<const Language>> languages_;
   std::map<std::string, std::unique_ptr<const Language>> patterns_;
+  // The texts that an `enum` lists: long ones list texts, each of which is looked up.
+  std::map<const JsonValue*, std::set<absl::string_view>> listed_texts_;
   size_t emptiness_depth_ = 0;
   size_t check_depth_ = 0;
 };

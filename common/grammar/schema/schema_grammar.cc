@@ -7,6 +7,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -72,14 +74,20 @@ class GrammarMaker {
 
   absl::Status AddCases(const Demands& demands, size_t rule) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<Case>* const cases, cases_.CasesOf(demands));
-    std::vector<const JsonValue*> values;
+    // Values that are there: an `enum` may have one twice, and several parts the same one.
+    std::set<absl::string_view> texts;
+    std::vector<const JsonValue*> others;
     for (const Case& one : *cases) {
-      TANDEM_RETURN_IF_ERROR(budget_.Spend(static_cast<int64_t>(100 + 10 * values.size())));
+      TANDEM_RETURN_IF_ERROR(budget_.Spend(100));
       if (const auto* const value = std::get_if<const JsonValue*>(&one)) {
-        // An `enum` may have a value twice, and several parts the same one.
-        const auto same = [&](const JsonValue* other) { return AreEqual(**value, *other); };
-        if (std::any_of(values.begin(), values.end(), same)) continue;
-        values.push_back(*value);
+        if ((*value)->Is(JsonValue::Type::kString)) {
+          if (!texts.insert((*value)->text).second) continue;
+        } else {
+          TANDEM_RETURN_IF_ERROR(budget_.Spend(static_cast<int64_t>(10 * others.size())));
+          const auto same = [&](const JsonValue* other) { return AreEqual(**value, *other); };
+          if (std::any_of(others.begin(), others.end(), same)) continue;
+          others.push_back(*value);
+        }
         TANDEM_RETURN_IF_ERROR(rules_.Add(rule, json_.Value(**value)));
         continue;
       }
@@ -96,7 +104,7 @@ class GrammarMaker {
     return rule;
   }
   absl::StatusOr<size_t> RuleOfCase(const NumberCase& number) {
-    return number.numbers.has_value() ? json_.NumbersOf(*number.numbers) : json_.AnyNumber(number.whole);
+    return number.numbers.has_value() ? json_.TextsOf(*number.numbers) : json_.AnyNumber(number.whole);
   }
   absl::StatusOr<size_t> RuleOfCase(const StringCase& string) {
     return string.texts.has_value() ? json_.StringsOf(*string.texts) : json_.StringsOf(string.run);

@@ -46,6 +46,15 @@ TEST(SchemaGrammarTest, LeavesOutWhatHasNoEnd) {
               HasSubstr("no value of finite"));
 }
 
+TEST(SchemaGrammarTest, AListOfManyTextsIsTaken) {
+  std::string values;
+  for (int i = 0; i < 10'000; ++i) absl::StrAppend(&values, i == 0 ? "" : ",", "\"value ", i % 9'000, "\"");
+  const std::string ebnf = Ebnf(absl::StrCat(R"({"type":"string","enum":[)", values, "]}"));
+  EXPECT_THAT(ebnf, HasSubstr(R"("\u0022value 8999\u0022")"));
+  // One that is there twice is one value.
+  EXPECT_EQ(ebnf.find("value 17\\"), ebnf.rfind("value 17\\"));
+}
+
 TEST(SchemaGrammarTest, IsBoundedWhateverTheSchema) {
   std::string schema = R"({"type":"null"})";
   for (int i = 0; i < 12; ++i) {

@@ -85,11 +85,7 @@ absl::StatusOr<bool> SchemaCases::IsValidByKeyword(const JsonValue& value, const
                        [&](const JsonValue& type) { return IsOfType(value, type.text); });
   }
   if (name == "const") return AreEqual(value, operand);
-  if (name == "enum") {
-    TANDEM_RETURN_IF_ERROR(budget_.Spend(static_cast<int64_t>(20 * operand.items.size())));
-    return std::any_of(operand.items.begin(), operand.items.end(),
-                       [&](const JsonValue& one) { return AreEqual(value, one); });
-  }
+  if (name == "enum") return IsListed(value, operand);
   const bool says = name == "minimum" || name == "maximum" || name == "exclusiveMinimum" ||
                     name == "exclusiveMaximum" || name == "multipleOf";
   if (value.Is(Type::kNumber) && says) {
@@ -115,6 +111,23 @@ absl::StatusOr<bool> SchemaCases::IsValidByKeyword(const JsonValue& value, const
     if (!valid) return false;
   }
   return IsValidPart(value, schema, name, operand, place);
+}
+
+absl::StatusOr<bool> SchemaCases::IsListed(const JsonValue& value, const JsonValue& list) {
+  const int64_t cost = 20 * static_cast<int64_t>(list.items.size());
+  if (!value.Is(Type::kString)) {
+    TANDEM_RETURN_IF_ERROR(budget_.Spend(cost));
+    return std::any_of(list.items.begin(), list.items.end(),
+                       [&](const JsonValue& one) { return AreEqual(value, one); });
+  }
+  const auto [texts, added] = listed_texts_.try_emplace(&list);
+  if (added) {
+    TANDEM_RETURN_IF_ERROR(budget_.Spend(cost));
+    for (const JsonValue& one : list.items) {
+      if (one.Is(Type::kString)) texts->second.insert(one.text);
+    }
+  }
+  return texts->second.contains(value.text);
 }
 
 absl::StatusOr<bool> SchemaCases::IsValidPart(const JsonValue& value, const JsonValue& schema,

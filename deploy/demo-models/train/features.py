@@ -10,21 +10,27 @@ reads all texts, its own and those of --text, and the script stores its states: 
 embedding), and the final normed state, from which one product gives its distribution. The part of a file's name before
 the first dot is its domain. Prompts are JSON lines with "prompt" or "question" (one turn of a chat), texts with "text".
 
+With --server, a running Tandem answers the prompts: it serves many at once, faster than this program would, and what it says
+is what a head has to guess in service.
+
 A stopped run resumes if you start it again with the same arguments.
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import json
+import os
 import pathlib
 import random
 import sys
 import time
+import urllib.request
 
 import numpy as np
 import torch
 
-ROWS_A_SHARD = 512
+ROWS_A_SHARD = 128
 TOKENS_A_PASS = 8192
 # Shorter texts are useless: every chain of guesses would reach past their end.
 FEWEST_TOKENS = 16
@@ -137,6 +143,26 @@ def answer(model, tokenizer, prompts, temperatures, max_tokens, past_end=False, 
     return [row[:length] for row, length in zip(answers, lengths, strict=True)]
 
 
+class Server:
+    """Answers by a Tandem that serves the target over OpenAI's HTTP API."""
+
+    def __init__(self, url, token, at_once):
+        self._url, self._token = url.rstrip("/") + "/v1/completions", token
+        self._pool = concurrent.futures.ThreadPoolExecutor(at_once)
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def answers(self, jobs, seeds, max_tokens):
+        """As `answer`, each job by a request of its own."""
+        return list(self._pool.map(lambda job, seed: self._answer(job, seed, max_tokens), jobs, seeds))
+
+    def _answer(self, job, seed, max_tokens):
+        body = {"prompt": job.prompt, "max_tokens": max_tokens, "temperature": job.temperature, "seed": seed,
+                "ignore_eos": job.past_end, "return_token_ids": True}
+        request = urllib.request.Request(self._url, json.dumps(body).encode(), {"Authorization": f"Bearer {self._token}"})
+        with self._opener.open(request) as reply:
+            return json.load(reply)["choices"][0]["token_ids"]
+
+
 def answer_all(model, tokenizer, jobs, args):
     """Rows of all jobs. Reads shards that are on disk already."""
     folder = args.output / ANSWERS
@@ -147,6 +173,7 @@ def answer_all(model, tokenizer, jobs, args):
     order = list(range(len(shards)))
     random.Random(args.seed).shuffle(order)
     rows, started, made = [], time.monotonic(), 0
+    server = Server(args.server, os.environ.get("TANDEM_TOKEN", "tandem"), args.batch) if args.server else None
     for done, index in enumerate(order):
         path, shard = folder / f"{index:05}.json", shards[index]
         if path.exists():
@@ -154,7 +181,10 @@ def answer_all(model, tokenizer, jobs, args):
         else:
             torch.manual_seed(args.seed * 1_000_003 + index)
             answers = []
-            for first in range(0, len(shard), args.batch):
+            if server is not None:
+                seeds = range(index * ROWS_A_SHARD, index * ROWS_A_SHARD + len(shard))
+                answers = server.answers(shard, [args.seed * 1_000_003 + seed for seed in seeds], args.max_tokens)
+            for first in range(0, 0 if server is not None else len(shard), args.batch):
                 batch = shard[first : first + args.batch]
                 # A shard at the border of the two kinds is split there.
                 for past_end in sorted({job.past_end for job in batch}):
@@ -288,6 +318,7 @@ def main():
     add("--temperature", type=float, default=0.8, help="temperature of the sampled half of the answers (%(default)s)")
     add("--past-end", type=float, default=0.25, help="share of the answers that continue past their end (%(default)s)")
     add("--batch", type=int, default=64, help="prompts per batch (%(default)s)")
+    add("--server", default="", help="address of a Tandem that answers for the target, with the token in TANDEM_TOKEN (http://host:port)")
     add("--bf16", action="store_true", help="process texts in bfloat16, which is faster on CPUs that support it")
     add("--threads", type=int, default=0, help="threads; 0: torch chooses (%(default)s)")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -6,7 +6,8 @@
 Writes DOMAIN.train.jsonl and DOMAIN.test.jsonl; no prompt is in both. Stories, news and code are beginnings of
 documents and functions, {"prompt": ...}; maths are GSM8K's training questions, {"question": ...}, and chat is
 instructions of several kinds. DOMAIN.text.jsonl, {"text": ...}, are the training documents of the corpus' four domains
-that hold no prompt for measuring. --exclude keeps out other prompts for measuring, and the documents that they come
+that hold no prompt for measuring. With --chat, every prompt is a question: a target that follows instructions is asked to
+continue stories, sum up news and write functions. --exclude keeps out other prompts for measuring, and the documents that they come
 from.
 """
 
@@ -22,6 +23,14 @@ import recipe
 # Bytes of a beginning; code needs a few lines to show its topic.
 PROSE_BYTES = (60, 240)
 CODE_BYTES = (150, 600)
+# News to sum up.
+ARTICLE_BYTES = (400, 1400)
+# What a target that follows instructions is asked, with a beginning at {}.
+INSTRUCTIONS = {
+    "story": ("Continue this story:\n\n{}", "Write a short story that begins with these words: {}"),
+    "news": ("Summarize this article in two or three sentences.\n\n{}", "{}\n\nWhat are the main points of this text?"),
+    "code": ("Complete this Python function.\n\n```python\n{}\n```", "Explain what this Python code does.\n\n```python\n{}\n```"),
+}
 # A text that contains this much of a prompt for measuring is the document that the prompt comes from.
 SHARED_CHARACTERS = 60
 
@@ -51,31 +60,42 @@ def read_excluded(path):
     return [beginning for case in cases if (beginning := opening(case["prompt_text"]))]
 
 
-def read(corpus, excluded, rng):
+def instructed(found, corpus, rng):
+    """The same prompts as questions; code has tasks beside functions."""
+    for domain, forms in INSTRUCTIONS.items():
+        found[domain] = [rng.choice(forms).replace("{}", prompt.strip()) for prompt in found[domain]]
+    tasks = [row["text"] for row in corpus.read_json_lines("mbpp.jsonl")]
+    found["code"] += tasks
+    rng.shuffle(found["code"])
+
+
+def read(corpus, excluded, chat, rng):
     """Each domain's prompts, in random order."""
 
     def holds_excluded(text):
         return any(beginning in text for beginning in excluded)
 
     stories = [beginning(text, PROSE_BYTES, rng) for text in data.prose(corpus, "tinystories_sample.txt", 1.0)]
-    news = [beginning(text, PROSE_BYTES, rng) for text in data.prose(corpus, "news.txt", 0.5)]
+    news = [beginning(text, ARTICLE_BYTES if chat else PROSE_BYTES, rng) for text in data.prose(corpus, "news.txt", 0.5)]
     sources = [*data.python_files(corpus, "thealgorithms.txt"), *data.python_files(corpus, "python311_stdlib.txt")]
     code = [(beginning(part, CODE_BYTES, rng), holds_excluded(text)) for text in sources for part in functions(text)]
     left_out = {prompt for prompt, out in code if out}
     code = [prompt for prompt, _ in code]
     questions = [row["question"] for row in corpus.read_json_lines("gsm8k_train.jsonl")]
-    chat = [
+    instructions = [
         row["instruction"] + ("\n" + row["input"] if row["input"].strip() else "")
         for name in ("roleplay-instruct.json", "codegen-instruct.json")
         for row in json.loads(corpus.read(name))
     ]
-    found = {"story": stories, "news": news, "code": code, "math": questions, "chat": chat}
+    found = {"story": stories, "news": news, "code": code, "math": questions, "chat": instructions}
     for prompts in found.values():
         # Once each: a beginning that two documents share would be on both sides.
         prompts[:] = dict.fromkeys(prompts)
         rng.shuffle(prompts)
         # Afterwards, so that leaving prompts out changes nothing else.
         prompts[:] = [prompt for prompt in prompts if prompt not in left_out and not holds_excluded(prompt)]
+    if chat:
+        instructed(found, corpus, rng)
     return found
 
 
@@ -98,6 +118,7 @@ def main():
     parser.add_argument("--test", type=int, default=200, help="prompts of each domain for measuring (%(default)s)")
     parser.add_argument("--train", type=int, default=3000, help="most prompts of each domain for training (%(default)s)")
     parser.add_argument("--texts", type=int, default=2000, help="most texts of each domain (%(default)s)")
+    parser.add_argument("--chat", action="store_true", help="every prompt as a question, for a target that follows instructions")
     parser.add_argument("--exclude", type=pathlib.Path, nargs="*", default=[],
                         help="JSON with cases[].prompt_text, as in tests/golden: further prompts for measuring, from outside the corpus")
     parser.add_argument("--seed", type=int, default=7)
@@ -106,8 +127,8 @@ def main():
     corpus = data.Corpus(args.corpus)
     excluded = [beginning for path in args.exclude for beginning in read_excluded(path)]
     held_back = list(excluded)
-    for domain, prompts in read(corpus, excluded, random.Random(args.seed)).items():
-        key = "question" if domain in ("math", "chat") else "prompt"
+    for domain, prompts in read(corpus, excluded, args.chat, random.Random(args.seed)).items():
+        key = "question" if args.chat or domain in ("math", "chat") else "prompt"
         held_back += map(opening, prompts[: args.test])
         test, train = prompts[: args.test], prompts[args.test : args.test + args.train]
         write(args.output / f"{domain}.test.jsonl", key, test)

@@ -1,0 +1,81 @@
+#include "common/grammar/schema/regex_grammar.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// What follows from the root.
+std::string Root(absl::string_view regex) {
+  const absl::StatusOr<std::string> grammar = GrammarOfRegex(regex);
+  EXPECT_TRUE(grammar.ok()) << regex << ": " << grammar.status();
+  std::string text = grammar.value_or("root ::= \n");
+  EXPECT_THAT(text, StartsWith("root ::= "));
+  return text.substr(9, text.size() - 10);
+}
+
+std::string WhyNot(absl::string_view regex) {
+  const absl::StatusOr<std::string> grammar = GrammarOfRegex(regex);
+  EXPECT_TRUE(absl::IsInvalidArgument(grammar.status())) << regex << grammar.value_or("");
+  return std::string(grammar.status().message());
+}
+
+TEST(RegexGrammarTest, ExpressionsBecomeGrammars) {
+  EXPECT_EQ(Root("abc"), R"("abc")");
+  EXPECT_EQ(Root(""), R"("")");
+  EXPECT_EQ(Root("a|b|"), R"(("a" | "b" | ""))");
+  EXPECT_EQ(Root("(ab)+c?"), R"(("ab")+ "c"?)");
+  EXPECT_EQ(Root("a{2}[b-d]{2,}(a|b){0,3}x{0}"), R"("a"{2,2} [b-d]{2,} ("a" | "b"){0,3} "")");
+  EXPECT_EQ(Root("(a*)*"), R"(("a"*)*)");
+  EXPECT_EQ(Root("()*"), R"("")");
+  EXPECT_EQ(Root("[^\\s\\S]"), R"([^\u0000-\U0010ffff])");
+  EXPECT_EQ(Root("(?P<first_1>a)(?<b2>b)(?:c)"), R"("a" "b" "c")");
+  EXPECT_EQ(Root("a\\u{10ffff}*b"), R"("a" [\U0010ffff]* "b")");
+}
+
+// Whatever stands for itself in other engines, as re.escape of Python writes it.
+TEST(RegexGrammarTest, EscapedPunctuationStandsForItself) {
+  for (const char c : std::string(" !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")) {
+    EXPECT_EQ(Root(absl::StrCat("a\\", std::string(1, c))),
+              c == '"'    ? R"("a\u0022")"
+              : c == '\\' ? R"("a\u005c")"
+                          : absl::StrCat("\"a", std::string(1, c), "\""));
+  }
+}
+
+TEST(RegexGrammarTest, AnchorsStandWhereTextsBeginAndEnd) {
+  EXPECT_EQ(Root("^a$"), R"("a")");
+  EXPECT_EQ(Root("^a$|^b$"), R"(("a" | "b"))");
+  EXPECT_EQ(Root("^(^a|^(b$|c))$"), R"(("a" | ("b" | "c")))");
+  EXPECT_EQ(Root("^$"), R"("")");
+  EXPECT_EQ(Root("$|a"), R"(("" | "a"))");
+  for (const char* regex : {"a^b", "a$b", "(^a)*", "a(^b|c)", "(a|b$)c"})
+    EXPECT_THAT(WhyNot(regex), HasSubstr("expected ^ at the beginning")) << regex;
+}
+
+TEST(RegexGrammarTest, WhatStandsInFrontMayBeLookedAheadFor) {
+  // Twice, once with b in front.
+  EXPECT_EQ(Root("^(?=.*b)[ab]{1}$"), "r1\nr1 ::= \"b\"");
+  EXPECT_EQ(Root("(?!a)[ab]"), "r1\nr1 ::= \"b\"");
+  EXPECT_THAT(WhyNot("a(?=b)"), HasSubstr("byte 3: look around"));
+  EXPECT_THAT(WhyNot("(?=a)b"), HasSubstr("no text matches it"));
+}
+
+TEST(RegexGrammarTest, RefusesByPlace) {
+  for (const char* regex :
+       {"(a)\\1", "\\bab", "\\p{L}", "(?i)a", "a**", "[b-a]", "(", "a)", "a{3,2}", "\\Aa"})
+    EXPECT_THAT(WhyNot(regex), StartsWith("byte ")) << regex;
+  std::string many;
+  for (int i = 0; i < 100'000; ++i) many += "\\S";
+  EXPECT_THAT(WhyNot(many), HasSubstr("too large"));
+}
+
+}  // namespace
+}  // namespace tandem
