@@ -14,7 +14,7 @@
 #include "common/rpc/status.h"
 #include "router/admin/known_servers.h"
 #include "router/state/routing_admin.h"
-#include "router/tenants/authentication.h"
+#include "router/tenants/call_metadata.h"
 
 namespace tandem::router {
 namespace {

@@ -46,6 +46,7 @@ void Generation::OnPrepared(Prepared prepared) {
       std::move(names), std::vector<uint32_t>(emitted.begin(), emitted.end()),
       request.output().has_prompt_logprobs() ? static_cast<uint32_t>(request.prompt().ids_size()) : 0);
   facts_.num_output = relay_->tokens().size();
+  facts_.asked = nullptr;  // It is as large as the prompt, and nobody needs it any more.
   StartAttempt();
   Advance();  // When there was no place for it.
 }

@@ -38,7 +38,7 @@ struct GenerationFacts {
 
   // kReceive.
   const Tenant* tenant = nullptr;                    // In `routing`. Null: the caller is not authenticated.
-  std::shared_ptr<const v1::GenerateRequest> asked;  // By the client.
+  std::shared_ptr<const v1::GenerateRequest> asked;  // By the client. Until the first attempt.
   // kRoute.
   size_t model = 0;
   std::string model_name;
@@ -57,8 +57,8 @@ struct GenerationFacts {
   std::array<absl::Time, kNumStages> reached = {};
   absl::Time ReachedAt(Stage stage) const { return reached[static_cast<size_t>(stage)]; }
 
-  // Tokens that the client gets, or already has if it resumes a stream; and those that it was sent by this
-  // generation.
+  // Tokens for the client, or that it already has if it resumes a stream; and those that this generation
+  // queued for it. A client that leaves does not take all of them.
   size_t num_output = 0;
   uint32_t num_sent = 0;
 

@@ -21,7 +21,7 @@ enum class Turn {
 // Is told of a generation's events: metrics, traces, the live page, recorded traffic, and all that learns
 // from requests. An observer changes nothing that a generation decides; without observers, clients get the
 // same bytes. Two of its methods may change what is passed to them: OnPrepared may ask the verifier for more
-// than the client did, and OnEvent then takes that out again.
+// than the client did, and OnEvent then takes that out again. No two observers may ask for the same field.
 //
 //   OnStage (kReceive ... kComplete) -> OnPrepared -> { OnAttempt -> OnEvent ... -> OnAttemptEnded, OnTurn }
 //        '----------------------------------'----------------------------------------'---> OnEnded, once,
@@ -34,8 +34,8 @@ class GenerationObserver {
  public:
   virtual ~GenerationObserver() = default;
 
-  // A stage of preparation is over. kEncode and kChoose, which run without the mutex, are told together with
-  // kComplete.
+  // A stage of preparation is over. kEncode and kChoose, which run without the mutex, are told when both
+  // are over, before kComplete.
   virtual void OnStage(Stage, const GenerationFacts&, absl::Time /*now*/) {}
   // The request is about to go to a verifier for the first time.
   virtual void OnPrepared(const GenerationFacts&, v1::VerifierGenerateRequest& /*request*/,
@@ -49,8 +49,9 @@ class GenerationObserver {
   // Every attempt that started ends once.
   virtual void OnAttemptEnded(const GenerationFacts&, const absl::Status&, absl::Time /*now*/) {}
   virtual void OnTurn(Turn, const absl::Status& /*reason*/, const GenerationFacts&, absl::Time /*now*/) {}
-  // The client has been sent everything but `status`, its end. Before the client can know it, so that what it
-  // sees next counts this generation as over.
+  // The client has been sent everything but `status`, its end; or it is gone, or took nothing for too long,
+  // and what was queued is dropped. Before the client can know it, so that what it sees next counts this
+  // generation as over.
   virtual void OnEnded(const GenerationFacts&, const absl::Status& /*status*/, absl::Time /*now*/) {}
 };
 

@@ -63,7 +63,8 @@ class GenerationTest : public ::testing::Test, public GenerationHost, public Gen
   void Prepare() {
     auto asked = std::make_shared<v1::GenerateRequest>();
     GenerationFacts& facts = generation_.facts();
-    facts.asked = asked;
+    asked_ = asked;
+    facts.asked = std::move(asked);
     facts.request.set_model("m");
     facts.request.mutable_prompt()->add_ids(1);
     facts.request.mutable_prompt()->add_ids(2);
@@ -102,7 +103,7 @@ class GenerationTest : public ::testing::Test, public GenerationHost, public Gen
   }
   bool StartWaiting() override {
     Did("wait");
-    return true;
+    return may_wait_;
   }
   void StopWaiting() override { Did("stop waiting"); }
   void SetTimer(absl::Time when, int number) override {
@@ -147,6 +148,8 @@ class GenerationTest : public ::testing::Test, public GenerationHost, public Gen
   size_t num_verifiers_ = 2;
   bool serves_ = true;
   bool has_budget_ = true;
+  bool may_wait_ = true;
+  std::weak_ptr<const v1::GenerateRequest> asked_;
   std::vector<std::string> done_;
   std::vector<std::string> told_;
   std::vector<VerifierNeeds> needs_;
@@ -228,6 +231,26 @@ TEST_F(GenerationTest, WaitsForAVerifierThatServes) {
   EXPECT_THAT(told_, ElementsAre("prepared", "turn 2", "turn 3", "attempt 1 on v0:1"));
 }
 
+TEST_F(GenerationTest, TriesAtOnceIfTooManyWait) {
+  serves_ = may_wait_ = false;
+  Prepare();
+  EXPECT_THAT(done_, ElementsAre("wait"));
+  EXPECT_EQ(sent_.size(), 1u);
+  generation_.OnVerifierServes();
+  EXPECT_EQ(sent_.size(), 1u) << "it does not wait";
+}
+
+TEST_F(GenerationTest, ADeadlineThatPassesDuringAWaitIsTheStatus) {
+  serves_ = false;
+  now_ += absl::Seconds(7);
+  Prepare();
+  EXPECT_THAT(done_, ElementsAre("wait", "timer 10s"));
+  now_ = generation_.deadline();
+  generation_.OnTimer(timer_);
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].code(), absl::StatusCode::kDeadlineExceeded);
+}
+
 TEST_F(GenerationTest, WaitsNoLongerThanItMay) {
   serves_ = false;
   Prepare();
@@ -267,6 +290,33 @@ TEST_F(GenerationTest, NothingIsWrittenToAClientThatIsGone) {
   EXPECT_EQ(written_.size(), 1u);
   ASSERT_EQ(finished_.size(), 1u);
   EXPECT_EQ(finished_[0].code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(GenerationTest, AFailedWriteMeansThatTheClientIsGone) {
+  Prepare();
+  for (const auto& event : {Started(), Chunk(0, 2)}) generation_.OnVerifierEvent(1, event);
+  writing_ = false;
+  generation_.OnWriteDone(/*ok=*/false);
+  EXPECT_EQ(written_.size(), 1u);
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(acknowledged_, 0);
+}
+
+TEST_F(GenerationTest, AVerifierThatBreaksTheProtocolEndsItBehindWhatIsQueued) {
+  Prepare();
+  for (const auto& event : {Started(), Chunk(0, 2), Chunk(5, 1)}) generation_.OnVerifierEvent(1, event);
+  EXPECT_TRUE(generation_.ended());
+  EXPECT_THAT(finished_, IsEmpty()) << "a write is in flight";
+  Read();
+  EXPECT_EQ(written_.size(), 2u);
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(GenerationTest, WhatTheClientAskedForDoesNotStayInMemory) {
+  Prepare();
+  EXPECT_TRUE(asked_.expired());
 }
 
 TEST_F(GenerationTest, ACancellationAtTheDeadlineIsTheDeadline) {

@@ -11,8 +11,8 @@
 namespace tandem::router {
 
 // Serves one completion over HTTP: runs an OutputsCall for each of its prompts, and turns their events into
-// one answer or one stream of server-sent events. GenerateCall does the rest: admission, choice, failover,
-// traces.
+// one answer or one stream of server-sent events. Preparation, Generation and its observers
+// do the rest: admission, choice, failover, traces.
 //
 //   OutputsCall 0 --.                              .--> HttpExchange
 //   OutputsCall 1 ---> CompletionCall (one answer) -'

@@ -47,7 +47,7 @@ class LiveCall final : public GenerationObserver {
   void OnChunk(v1::GenerationChunk& chunk);
 
   LiveView* const view_;
-  std::string tenant_;  // Empty before OnAdmitted.
+  std::string tenant_;  // Empty before kAdmit.
   uint64_t num_tokens_ = 0;
   v1::GenerationFinished finished_;
   // Of calls that are shown.

@@ -21,7 +21,7 @@ struct CallHead {
   absl::Time deadline = absl::InfiniteFuture();
 };
 
-// The client's end of one generation: a gRPC stream, or an answer over HTTP. GenerateCall decides what
+// The client's end of one generation: a gRPC stream, or an answer over HTTP. Generation decides what
 // happens when; a ClientStream carries it out:
 //
 //   Write -> (OnWriteDone) -> Write -> (OnWriteDone) -> ... -> Finish -> (OnDone)

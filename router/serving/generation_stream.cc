@@ -5,7 +5,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/status.h"
 #include "common/rpc/trace_metadata.h"
-#include "router/tenants/authentication.h"
+#include "router/tenants/call_metadata.h"
 
 namespace tandem::router {
 namespace {

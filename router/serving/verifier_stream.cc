@@ -39,7 +39,8 @@ void VerifierStream::Start(const v1::VerifierGenerateRequest& request) {
                                        grpc::ClientReadReactor<v1::GenerateResponse>* reactor) {
         verifier->stub->async()->Generate(client, sent, reactor);
       },
-      {.on_message = std::move(options_.on_event), .on_done = std::move(options_.on_done)});
+      {.on_message = std::exchange(options_.on_event, nullptr),
+       .on_done = std::exchange(options_.on_done, nullptr)});
 }
 
 }  // namespace tandem::router

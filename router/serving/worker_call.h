@@ -10,7 +10,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "router/serving/router.h"
-#include "router/tenants/authentication.h"
+#include "router/tenants/call_metadata.h"
 
 namespace tandem::router {
 

@@ -15,7 +15,7 @@
 #include "router/serving/readiness_watch.h"
 #include "router/serving/token_calls.h"
 #include "router/serving/worker_call.h"
-#include "router/tenants/authentication.h"
+#include "router/tenants/call_metadata.h"
 
 namespace tandem::router {
 namespace {

@@ -4,7 +4,7 @@
 #include "common/rpc/status.h"
 #include "router/serving/generation_stream.h"
 #include "router/serving/message_wire.h"
-#include "router/tenants/authentication.h"
+#include "router/tenants/call_metadata.h"
 
 namespace tandem::router {
 

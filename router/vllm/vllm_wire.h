@@ -15,7 +15,7 @@ namespace tandem::router {
 namespace engine = ::vllm::grpc::engine;
 
 // Converts a request to Tandem's. Absent values are replaced by the defaults of vLLM's server, so that the
-// model's own defaults do not apply. GenerateCall checks the values. InvalidArgument names a field that asks
+// model's own defaults do not apply. Preparation checks the values. InvalidArgument names a field that asks
 // for something Tandem does not support, or that is unknown to this version of the protocol.
 absl::StatusOr<v1::GenerateRequest> RequestOf(const engine::GenerateRequest& asked);
 

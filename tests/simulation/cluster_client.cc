@@ -34,7 +34,7 @@ v1::GenerateRequest RequestOf(const ClientRequest& request) {
   if (request.partner.has_value()) speculation.set_partner(absl::StrCat("drafter-", request.partner->link));
   speculation.set_window_policy(request.window_policy);
   speculation.set_max_window(request.max_window);
-  // Of whom it is; the simulated router makes a salt of it.
+  // Whose it is: the simulated router makes a tenant of it.
   proto.set_priority(static_cast<int32_t>(request.cache_salt));
   return proto;
 }
