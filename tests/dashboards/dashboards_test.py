@@ -44,6 +44,7 @@ EMPTY_WHEN_HEALTHY = {
     "tandem_router_spool_bytes",
     "tandem_router_spool_records_total",
     "tandem_router_spool_dropped_total",
+    "tandem_verifier_drafter_random",
     "tandem_drafter_sessions_refused_total",
     "tandem_drafter_model_changes_total",
     # Of a choice by prediction that was wrong: by chance, there may be none yet.

@@ -237,7 +237,7 @@ TEST_F(StructuredOutputTest, SaysWhatIsWrongWithAConstraint) {
          constraint.mutable_json_schema()->set_schema(R"({"items":{"minLenght":1}, "type":"array"})");
        },
        "constraint.json_schema.schema: #/items/minLenght: "},
-      {[](auto& constraint) { constraint.set_regex("(a"); }, "constraint: "},
+      {[](auto& constraint) { constraint.set_regex("(a"); }, "constraint.regex: byte 2: "},
       {[](auto& constraint) { constraint.set_grammar("root ::= nothing"); }, "constraint: "},
       {[](auto& constraint) { constraint.mutable_choices(); }, "constraint.choices: 0 choices"},
       {[](auto& constraint) { constraint.mutable_structural_tags()->add_triggers("<"); },

@@ -5,8 +5,8 @@
 //
 // Reads constraints as lines of JSON: {"form": "json_schema", "regex" or "grammar", "text": ...}. Prints
 // lines of JSON: what the tokens of the model in FOLDER are to constraints, and the constraints with grammars
-// in the place of schemas; then the prefixes of each constraint with the masks after them, words in
-// hexadecimal digits.
+// in the place of schemas and expressions; then the prefixes of each constraint with the masks after them,
+// words in hexadecimal digits.
 
 #include <cstdint>
 #include <cstdio>

@@ -127,8 +127,8 @@ class Wheel:
         self.compiler = self.xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
     def compile(self, source, text):
-        if source["form"] == "regex":
-            return self.compiler.compile_regex(text)
+        if source["form"] == "regex":  # The wheel reads the expression itself, which is another check of the grammar in `text`.
+            return self.compiler.compile_regex(source["text"])
         return self.compiler.compile_grammar(self.xgrammar.Grammar.from_ebnf(text))
 
     def mask(self, compiled, prefix):

@@ -133,7 +133,7 @@ class PackagesTest(unittest.TestCase):
             mode = path.lstat().st_mode & 0o7777
             if path.is_symlink():
                 continue
-            executable = path.is_dir() or path.parent in (self.usr / "bin", self.usr / "lib" / "tandem")
+            executable = path.is_dir() or (path.parent in (self.usr / "bin", self.usr / "lib" / "tandem") and path.suffix != ".so")
             executable |= path.name in ("models.py", "tandem-serve", "postinst", "postrm", "prerm")
             self.assertEqual(oct(mode), oct(0o755 if executable else 0o644), path)
         owners = {line.split()[1] for line in output("dpkg-deb", "--contents", self.deb).splitlines()}

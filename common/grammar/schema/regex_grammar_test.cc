@@ -36,7 +36,7 @@ TEST(RegexGrammarTest, ExpressionsBecomeGrammars) {
   EXPECT_EQ(Root("(a*)*"), R"(("a"*)*)");
   EXPECT_EQ(Root("()*"), R"("")");
   EXPECT_EQ(Root("[^\\s\\S]"), R"([^\u0000-\U0010ffff])");
-  EXPECT_EQ(Root("(?P<first_1>a)(?<b2>b)(?:c)"), R"("a" "b" "c")");
+  EXPECT_EQ(Root("(?P<first_1>a)(?<b2>b)(?:c)"), R"("abc")");
   EXPECT_EQ(Root("a\\u{10ffff}*b"), R"("a" [\U0010ffff]* "b")");
 }
 
