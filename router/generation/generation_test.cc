@@ -213,7 +213,7 @@ TEST_F(GenerationTest, EndsWhenThereIsNoBudgetForRetries) {
   ASSERT_EQ(finished_.size(), 1u);
   EXPECT_THAT(finished_[0].message(), HasSubstr("budget for retries is used up"));
   EXPECT_THAT(told_, ElementsAre("prepared", "attempt 1 on v0:1", "attempt ended: reset", "turn 1",
-                                 testing::StartsWith("ended: ")));
+                                 ::testing::StartsWith("ended: ")));
 }
 
 TEST_F(GenerationTest, WaitsForAVerifierThatServes) {
