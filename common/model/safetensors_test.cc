@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
             2, "key \"t\" occurs twice in one object, expected once"},
         Hostile{"DuplicateField", OneTensor(R"("dtype":"U8","shape":[1],"shape":[2],"data_offsets":[0,2])"),
-                2, "key \"shape\" occurs twice"},
+                2, ": t.shape: key \"shape\" occurs twice"},
         Hostile{"Deep", "{\"t\":" + std::string(100'000, '['), 0,
                 "nested too deep, expected at most 32 levels"},
         Hostile{"DeepObjects",

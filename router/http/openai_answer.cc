@@ -109,7 +109,7 @@ CompletionAnswer::CompletionAnswer(const CompletionRequest& request, std::string
     : request_(request),
       id_(absl::StrCat(request.chat() ? "chatcmpl-" : "cmpl-", id)),
       created_(created),
-      choices_(request.num_choices()) {}
+      choices_(request.num_choices(), Choice(request.origins)) {}
 
 OrderedJson CompletionAnswer::Frame(bool chunk) const {
   const char* const object = !request_.chat() ? "text_completion"
@@ -235,8 +235,8 @@ void CompletionAnswer::BeginEcho(size_t index, const PromptEncoder& encoder) {
     // As vLLM does, what the assistant has said already.
     const v1::ChatMessage& last = *prompt.chat().messages().rbegin();
     if (last.role() == "assistant") {
-      choice.parsed.content =
-          last.content_parts().empty() ? last.content() : absl::StrJoin(last.content_parts(), "\n");
+      choice.parsed.set_content(last.content_parts().empty() ? last.content()
+                                                             : absl::StrJoin(last.content_parts(), "\n"));
     }
     return;
   }
@@ -274,25 +274,25 @@ std::string CompletionAnswer::OnStarted(size_t index, const v1::GenerationStarte
   if (!request_.chat())
     return choice.text.empty() ? "" : Chunk(index, choice.text, nullptr, {}, /*first=*/true);
   std::string out = Chunk(index, {{"role", "assistant"}, {"content", ""}}, nullptr, {}, /*first=*/true);
-  if (!choice.parsed.content.empty())
-    out += Chunk(index, {{"content", choice.parsed.content}}, nullptr, {}, /*first=*/true);
+  if (!choice.parsed.content().empty())
+    out += Chunk(index, {{"content", choice.parsed.content()}}, nullptr, {}, /*first=*/true);
   return out;
 }
 
 std::string CompletionAnswer::OnFinished(size_t index, const v1::GenerationFinished& finished) {
   Choice& choice = choices_[index];
   std::string out;
-  for (const v1::OutputDelta& delta : finished.deltas()) choice.parsed.Add(delta);
-  if (request_.stream && (!finished.text().empty() || finished.deltas_size() > 0))
-    out = Pieces(index, finished.text(), finished.deltas(), nullptr, {});
+  std::vector<OrderedJson> said = Said(index, finished.deltas());
+  for (OrderedJson& delta : choice.parsed.Finish()) said.push_back(std::move(delta));
+  if (request_.stream && (!finished.text().empty() || !said.empty()))
+    out = Pieces(index, finished.text(), std::move(said), nullptr, {});
   choice.text += finished.text();
   choice.finish_reason = FinishReasonOf(finished.reason());
   // An output that a limit has cut says so, with or without calls. A call that something else has cut is
   // none.
-  if (choice.finish_reason == "stop" && !choice.parsed.calls.empty() &&
-      IsCut(choice.parsed.calls.back().arguments())) {
-    choice.parsed.calls.pop_back();
-  } else if (choice.finish_reason == "stop" && !choice.parsed.calls.empty()) {
+  if (choice.finish_reason == "stop" && choice.parsed.LastCallIsCut()) {
+    choice.parsed.DropLastCall();
+  } else if (choice.finish_reason == "stop" && choice.parsed.has_calls()) {
     choice.finish_reason = "tool_calls";
   }
   choice.matched_stop = finished.matched_stop();
@@ -312,9 +312,9 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
     const std::vector<uint32_t> tokens(chunk.tokens().begin(), chunk.tokens().end());
     choice.num_tokens += tokens.size();
     OrderedJson logprobs = Logprobs(index, chunk, encoder);
-    for (const v1::OutputDelta& delta : chunk.deltas()) choice.parsed.Add(delta);
+    std::vector<OrderedJson> said = Said(index, chunk.deltas());
     if (request_.stream) {
-      out = Pieces(index, chunk.text(), chunk.deltas(), std::move(logprobs), tokens);
+      out = Pieces(index, chunk.text(), std::move(said), std::move(logprobs), tokens);
     } else {
       choice.text += chunk.text();
       choice.tokens.insert(choice.tokens.end(), tokens.begin(), tokens.end());
@@ -325,8 +325,16 @@ std::string CompletionAnswer::OnEvent(size_t index, const v1::GenerateResponse& 
   return request_.stream ? out : "";
 }
 
-std::string CompletionAnswer::Pieces(size_t index, const std::string& text,
-                                     const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas,
+std::vector<OrderedJson> CompletionAnswer::Said(
+    size_t index, const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas) {
+  std::vector<OrderedJson> said;
+  for (const v1::OutputDelta& delta : deltas) {
+    for (OrderedJson& json : choices_[index].parsed.Add(delta)) said.push_back(std::move(json));
+  }
+  return said;
+}
+
+std::string CompletionAnswer::Pieces(size_t index, const std::string& text, std::vector<OrderedJson> said,
                                      OrderedJson logprobs, const std::vector<uint32_t>& tokens) {
   const bool tells = !logprobs.is_null() || (request_.return_token_ids && !tokens.empty());
   if (!request_.chat()) {
@@ -334,10 +342,10 @@ std::string CompletionAnswer::Pieces(size_t index, const std::string& text,
   }
   std::string out;
   // The first event has the data about the tokens, whether or not their text is certain.
-  if (deltas.empty() && tells)
+  if (said.empty() && tells)
     out = Chunk(index, {{"content", ""}}, std::move(logprobs), tokens, /*first=*/false);
-  for (int i = 0; i < deltas.size(); ++i) {
-    out += Chunk(index, ChatDelta(deltas[i]), i == 0 ? std::move(logprobs) : OrderedJson(),
+  for (size_t i = 0; i < said.size(); ++i) {
+    out += Chunk(index, std::move(said[i]), i == 0 ? std::move(logprobs) : OrderedJson(),
                  i == 0 ? tokens : std::vector<uint32_t>(), /*first=*/false);
   }
   return out;
@@ -401,7 +409,7 @@ OrderedJson CompletionAnswer::Whole() {
     const Choice& choice = choices_[i];
     OrderedJson json = {{"index", i}};
     if (request_.chat()) {
-      json["message"] = ChatMessageJson(choice.parsed);
+      json["message"] = choice.parsed.Message();
     } else {
       json["text"] = choice.text;
     }

@@ -53,6 +53,8 @@ class CompletionAnswer final : public AnswerWriter {
 
  private:
   struct Choice {
+    explicit Choice(const ToolOrigins& origins) : parsed(origins) {}
+
     ParsedChoice parsed;  // Of a chat; its text is here and not below.
     std::string text;
     std::vector<uint32_t> tokens;
@@ -82,10 +84,12 @@ class CompletionAnswer final : public AnswerWriter {
   bool EchoesGivenText(size_t index) const;
   // How many tokens at the front of the choice's prompt the tokenizer has added. `tokens`: the first ones.
   size_t NumAdded(size_t index, const TokenIds& tokens, const PromptEncoder& encoder) const;
-  // The events for a chunk, or for text that was held back until the end.
-  std::string Pieces(size_t index, const std::string& text,
-                     const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas, OrderedJson logprobs,
-                     const std::vector<uint32_t>& tokens);
+  // Adds pieces of a chat's output; returns what a stream says of them.
+  std::vector<OrderedJson> Said(size_t index,
+                                const google::protobuf::RepeatedPtrField<v1::OutputDelta>& deltas);
+  // The events for a chunk, or for text that was held back until the end. `said`: of a chat.
+  std::string Pieces(size_t index, const std::string& text, std::vector<OrderedJson> said,
+                     OrderedJson logprobs, const std::vector<uint32_t>& tokens);
   // An event with one choice. `said`: its delta or text.
   std::string Chunk(size_t index, OrderedJson said, OrderedJson logprobs, const std::vector<uint32_t>& tokens,
                     bool first);

@@ -252,6 +252,7 @@ TEST_F(OpenAiApiTest, MessagesThatCannotBeReadAreNamed) {
       {R"([])", "body: expected a JSON object"},
       {R"({"messages": )", "body: byte"},
       {std::string(200, '['), "nested too deep"},
+      {absl::StrCat(R"({"messages": [1, {"content": )", std::string(200, '[')), "messages[1].content[0][0]"},
   };
   for (const auto& [body, message] : refused) {
     const Answer answer = Ask("POST", "/v1/chat/completions", body);

@@ -219,7 +219,13 @@ TEST_F(OpenAiFieldsTest, UnknownFieldsAreIgnoredByName) {
   EXPECT_THAT(Ask("POST", "/detokenize", R"({"tokens": [97], "mystery": 1})").head,
               HasSubstr("X-Tandem-Ignored: mystery"));
   EXPECT_THAT(Chat(R"(, "verbosity": "low")").head, HasSubstr("X-Tandem-Ignored: verbosity"));
-  EXPECT_THAT(Chat().head, Not(HasSubstr("X-Tandem-Ignored")));
+  for (const char* nothing :
+       {"", R"(, "suffix": null, "mystery": null, "response_format": {"type": "text", "json_schema": null})",
+        R"(, "logits_processors": [], "kv_transfer_params": {}, "vllm_xargs": {}, "functions": [])"}) {
+    const Answer answer = Chat(nothing);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    EXPECT_THAT(answer.head, Not(HasSubstr("X-Tandem-Ignored"))) << nothing;
+  }
   // However many there are, the head stays small.
   std::string many;
   for (int i = 0; i < 5000; ++i) absl::StrAppend(&many, ", \"", std::string(100, 'f'), i, "\": 1");
@@ -334,6 +340,16 @@ TEST_F(OpenAiFieldsTest, VerifiersErrorsAreToldInTheFieldsOfTheApi) {
                               "structures": [{"begin": "<f=a>", "schema": {}, "end": "</f>"},
                                              {"begin": "<f=b>", "schema": {}, "end": "</f>"}]})")),
             "response_format.structures[1].schema.not");
+}
+
+TEST_F(OpenAiFieldsTest, AFieldThatOccursTwiceIsNamed) {
+  const Answer twice = Chat(R"(, "max_tokens": 3, "max_tokens": 4)");
+  EXPECT_EQ(twice.status, 400);
+  EXPECT_EQ(ParamOf(twice), "max_tokens");
+  EXPECT_EQ(CodeOf(twice), "invalid_value");
+  EXPECT_THAT(twice.error(), HasSubstr("occurs twice in one object"));
+  EXPECT_EQ(ParamOf(Chat(R"(, "stream_options": {"include_usage": true, "include_usage": false})")),
+            "stream_options.include_usage");
 }
 
 TEST_F(OpenAiFieldsTest, WhatDoesNotFitTheContextHasItsCode) {

@@ -4,8 +4,10 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/model/config/strict_json.h"
 #include "common/rpc/status.h"
@@ -183,13 +185,16 @@ void JsonFields::IgnoreAloud(absl::string_view name) {
 void JsonFields::Refuse(absl::string_view name, absl::string_view why, const Json& harmless) {
   const Json* const value = Find(name);
   if (value == nullptr || *value == false || (!harmless.is_null() && *value == harmless)) return;
+  // An empty list or object, whichever of the two the field has, asks for nothing.
+  if (harmless.is_object() && value->is_structured() && value->empty()) return;
   Fail(name, why, kUnsupportedParameter);
 }
 
 absl::Status JsonFields::Finish() {
   TANDEM_RETURN_IF_ERROR(status_);
   for (const auto& [name, value] : object_.items()) {
-    if (known_.contains(name)) continue;
+    // What is null counts as absent; a field that nobody knows may be a misspelt one all the same.
+    if (known_.contains(name) || (value.is_null() && ignored_ != nullptr)) continue;
     if (ignored_ != nullptr) {
       ignored_->Add(absl::StrCat(path_, name));
       continue;
@@ -203,8 +208,16 @@ absl::Status JsonFields::Finish() {
 }
 
 absl::StatusOr<Json> ParseBody(absl::string_view body) {
-  TANDEM_ASSIGN_OR_RETURN(Json json,
-                          ParseStrictJson(body, "body", 0, {.max_depth = 64, .max_values = 1'000'000}));
+  absl::StatusOr<Json> parsed = ParseStrictJson(body, "body", 0, {.max_depth = 64, .max_values = 1'000'000});
+  if (!parsed.ok()) {
+    // A field of a body goes by its own name.
+    absl::string_view message = parsed.status().message();
+    const bool is_json =
+        !absl::StartsWith(message, "body: byte ") && !absl::StartsWith(message, "body: not JSON");
+    if (is_json) absl::ConsumePrefix(&message, "body: ");
+    return WithReason(absl::InvalidArgumentError(message), kInvalidValue);
+  }
+  Json json = *std::move(parsed);
   if (!json.is_object()) return absl::InvalidArgumentError("body: expected a JSON object");
   if (NumLooks(json) > kMostLooks)
     return absl::InvalidArgumentError("body: objects with too many members, expected at most 10,000 in one");

@@ -21,14 +21,48 @@
 namespace tandem::router {
 namespace {
 
-// Gives calls whose arguments are objects these as `text`, a list of the calls, spells them.
-void KeepArguments(const Json& calls, absl::string_view text, v1::ChatMessage& message) {
+bool IsCustom(const Json& json) {
+  return json.is_object() && json.value("type", Json()) == "custom";
+}
+
+// {"id": ..., "type": "custom", "custom": {"name": ..., "input": ...}}: a call of a tool that takes a text.
+absl::Status ReadCustomCall(const Json& json, const JsonFields& outer, const std::string& path,
+                            v1::ToolCall& call) {
+  JsonFields fields(json, outer, path + ".");
+  for (const char* name : {"type", "index"}) fields.Ignore(name);
+  call.set_id(fields.Text("id").value_or(""));
+  const Json* const custom = fields.Find("custom");
+  if (custom == nullptr) {
+    fields.Missing("custom");
+  } else {
+    JsonFields own(*custom, fields, path + ".custom.");
+    call.set_name(own.Text("name").value_or(""));
+    if (call.name().empty()) own.Missing("name");
+    call.set_arguments(ArgumentsOfInput(own.Text("input").value_or("")));
+    fields.Update(own.Finish());
+  }
+  return fields.Finish();
+}
+
+// `text`: how the calls are written.
+absl::Status ReadCalls(const Json& calls, absl::string_view text, const JsonFields& outer,
+                       const std::string& path, v1::ChatMessage& message) {
+  if (!calls.is_array())
+    return WithReason(absl::InvalidArgumentError(path + ": expected a list of calls"), kInvalidType);
   const std::vector<absl::string_view> texts = RawElements(text);
   for (size_t i = 0; i < calls.size(); ++i) {
+    const std::string place = absl::StrCat(path, "[", i, "]");
+    v1::ToolCall& call = *message.add_tool_calls();
+    if (IsCustom(calls[i])) {
+      TANDEM_RETURN_IF_ERROR(ReadCustomCall(calls[i], outer, place, call));
+      continue;
+    }
+    TANDEM_RETURN_IF_ERROR(ReadToolCall(OrderedJson(calls[i]), place, call, AddTo(outer.ignored())));
+    // Arguments that are an object stay as they are spelt.
     const absl::string_view arguments = RawMember(RawMember(texts[i], "function"), "arguments");
-    if (absl::StartsWith(arguments, "{"))
-      message.mutable_tool_calls(static_cast<int>(i))->set_arguments(CompactJson(arguments));
+    if (absl::StartsWith(arguments, "{")) call.set_arguments(CompactJson(arguments));
   }
+  return absl::OkStatus();
 }
 
 // `text`: how the message is written.
@@ -40,10 +74,7 @@ absl::Status ReadMessage(const Json& json, absl::string_view text, const JsonFie
   // OpenAI's newer name for the same.
   message.set_role(role == "developer" ? "system" : role.value_or(""));
   if (const Json* const calls = fields.Find("tool_calls")) {
-    const absl::Status read =
-        ReadToolCalls(OrderedJson(*calls), path + "tool_calls", message, AddTo(fields.ignored()));
-    if (read.ok()) KeepArguments(*calls, RawMember(text, "tool_calls"), message);
-    fields.Update(read);
+    fields.Update(ReadCalls(*calls, RawMember(text, "tool_calls"), fields, path + "tool_calls", message));
   }
   if (auto id = fields.Text("tool_call_id")) message.set_tool_call_id(*std::move(id));
   if (auto name = fields.Text("name")) message.set_name(*std::move(name));
@@ -53,6 +84,8 @@ absl::Status ReadMessage(const Json& json, absl::string_view text, const JsonFie
   }
   if (const Json* const content = fields.Find("content")) {
     fields.Update(ReadContent(*content, fields, path + "content", message));
+  } else if (message.role() == "tool") {
+    message.set_content("");  // The tool had nothing to say.
   } else if (message.role() != "assistant") {
     fields.Missing("content");
   }
@@ -205,29 +238,90 @@ void KeepAllowed(const Json& choice, JsonFields& fields, std::vector<std::string
   fields.Update(own.Finish());
 }
 
-// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
-void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat) {
-  std::vector<std::string> places;  // Of the tools that are offered.
-  if (const Json* const tools = fields.Find("tools")) {
-    fields.Update(ReadTools(Ordered(body, "tools"), "tools", chat, AddTo(fields.ignored())));
-    const std::vector<absl::string_view> texts = RawElements(RawMember(body, "tools"));
-    for (size_t i = 0; i < static_cast<size_t>(chat.tools_size()); ++i) {
-      KeepSpelling(texts[i], *chat.mutable_tools(static_cast<int>(i)));
-      const Json& tool = (*tools)[i];
-      const bool nested = tool.is_object() && tool.contains("function") && !tool["function"].is_null();
-      places.push_back(absl::StrCat("tools[", i, nested ? "].function" : "]"));
-    }
+// {"type": "custom", "custom": {...}}: a tool that takes a text, which is a function to the target.
+absl::Status ReadCustom(const Json& json, const JsonFields& outer, const std::string& place,
+                        ToolOrigins& origins, v1::Tool& tool) {
+  JsonFields fields(json, outer, place + ".");
+  fields.Ignore("type");
+  const Json* const custom = fields.Find("custom");
+  if (custom == nullptr) {
+    fields.Missing("custom");
+  } else {
+    JsonFields own(*custom, fields, place + ".custom.");
+    ReadCustomTool(own, tool);
+    fields.Update(own.Finish());
   }
+  origins[tool.name()] = {.name = tool.name(), .space = {}, .custom = true};
+  return fields.Finish();
+}
+
+// Reads `tools`. Returns where each of them stands.
+std::vector<std::string> ReadToolList(absl::string_view body, JsonFields& fields, ToolOrigins& origins,
+                                      v1::ChatPrompt& chat) {
+  const Json* const tools = fields.Find("tools");
+  if (tools == nullptr) return {};
+  if (!tools->is_array()) {
+    fields.Fail("tools", "expected a list of tools", kInvalidType);
+    return {};
+  }
+  std::vector<std::string> places;
+  const OrderedJson ordered = Ordered(body, "tools");
+  const std::vector<absl::string_view> texts = RawElements(RawMember(body, "tools"));
+  for (size_t i = 0; i < tools->size() && fields.status().ok(); ++i) {
+    const Json& json = (*tools)[i];
+    const std::string place = absl::StrCat("tools[", i, "]");
+    v1::Tool& tool = *chat.add_tools();
+    if (IsCustom(json)) {
+      fields.Update(ReadCustom(json, fields, place, origins, tool));
+      places.push_back(place + ".custom");
+      continue;
+    }
+    fields.Update(ReadTool(ordered[i], place, tool, AddTo(fields.ignored())));
+    KeepSpelling(texts[i], tool);
+    const bool nested = json.is_object() && json.contains("function") && !json["function"].is_null();
+    places.push_back(nested ? place + ".function" : place);
+  }
+  return places;
+}
+
+// {"type": "custom", "custom": {"name": ...}}.
+void ReadCustomChoice(const Json& json, JsonFields& fields, FieldNames& names, v1::ToolChoice& choice) {
+  JsonFields own(json, fields, "tool_choice.");
+  own.Ignore("type");
+  const Json* const custom = own.Find("custom");
+  if (custom == nullptr) {
+    own.Missing("custom");
+  } else {
+    JsonFields inner(*custom, own, "tool_choice.custom.");
+    choice.set_name(inner.Text("name").value_or(""));
+    if (choice.name().empty()) inner.Missing("name");
+    own.Update(inner.Finish());
+  }
+  names.Set("chat.tool_choice.name", "tool_choice.custom.name");
+  fields.Update(own.Finish());
+}
+
+// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
+void ReadToolFields(absl::string_view body, JsonFields& fields, FieldNames& names, ToolOrigins& origins,
+                    v1::ChatPrompt& chat) {
+  std::vector<std::string> places = ReadToolList(body, fields, origins, chat);
+  if (!fields.status().ok()) return;
   v1::ToolChoice& choice = *chat.mutable_tool_choice();
   const Json* const given = fields.Find("tool_choice");
   if (given != nullptr && given->is_object() && given->value("type", Json()) == "allowed_tools") {
     KeepAllowed(*given, fields, places, chat);
+  } else if (given != nullptr && IsCustom(*given)) {
+    ReadCustomChoice(*given, fields, names, choice);
   } else if (given != nullptr) {
     fields.Update(ReadToolChoice(OrderedJson(*given), "tool_choice", choice, AddTo(fields.ignored())));
     if (given->is_object() && given->contains("function"))
       names.Set("chat.tool_choice.name", "tool_choice.function.name");
   }
-  for (size_t i = 0; i < places.size(); ++i) names.Set(absl::StrCat("chat.tools[", i, "]"), places[i]);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const std::string ours = absl::StrCat("chat.tools[", i, "]");
+    names.Set(ours, places[i]);
+    names.Set(ours + ".input", places[i] + ".format.grammar.definition");
+  }
   const std::optional<bool> parallel = fields.Flag("parallel_tool_calls");
   choice.set_single_call(parallel == false && !chat.tools().empty() &&
                          choice.mode() != v1::ToolChoice::MODE_NONE);
@@ -243,13 +337,14 @@ OrderedJson ReadTemplateVariables(absl::string_view body, JsonFields& fields) {
   return OrderedJson::object();
 }
 
-void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat) {
+void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, ToolOrigins& origins,
+              v1::ChatPrompt& chat) {
   if (const Json* const messages = fields.Find("messages")) {
     fields.Update(ReadMessages(*messages, RawMember(body, "messages"), fields, chat));
   } else {
     fields.Missing("messages");
   }
-  ReadToolFields(body, fields, names, chat);
+  ReadToolFields(body, fields, names, origins, chat);
   ReadDocuments(body, fields, chat);
   chat.set_parse_output(true);
   fields.Refuse("functions", "not supported; expected tools", Json::array());

@@ -10,13 +10,16 @@
 #include "absl/types/span.h"
 #include "router/http/field_names.h"
 #include "router/http/openai_json.h"
+#include "router/http/openai_request.h"
 #include "tandem/v1/generation.pb.h"
 
 namespace tandem::router {
 
 // Reads the prompt of a chat completion: messages, tools, and variables of the template. `fields`: those of
-// `body`. Errors go to `fields`; `names` gets those of the tools.
-void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, v1::ChatPrompt& chat);
+// `body`. Errors go to `fields`; `names` gets those of the tools,
+// and `origins` the tools that take a text.
+void ReadChat(absl::string_view body, JsonFields& fields, FieldNames& names, ToolOrigins& origins,
+              v1::ChatPrompt& chat);
 
 // Reads `chat_template_kwargs`, vLLM's field: an object with variables for the template. Empty if there are
 // none.

@@ -20,7 +20,8 @@ v1::ChatPrompt Read(const std::string& fields, std::string* problem = nullptr) {
   JsonFields read(json, /*ignored=*/nullptr);
   FieldNames names(HttpApi::kChat);
   v1::ChatPrompt chat;
-  ReadChat(body, read, names, chat);
+  ToolOrigins origins;
+  ReadChat(body, read, names, origins, chat);
   const absl::Status status = read.Finish();
   if (problem != nullptr) {
     *problem = std::string(status.message());
@@ -66,6 +67,23 @@ TEST(OpenAiMessagesTest, ArgumentsStayAsTheClientSpellsThem) {
       R"("messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}])",
       &problem);
   EXPECT_THAT(problem, StartsWith("messages[0].tool_calls[0].function.arguments: "));
+}
+
+TEST(OpenAiMessagesTest, AToolMayHaveNothingToSay) {
+  for (const char* content : {"", R"(, "content": null)", R"(, "content": "")", R"(, "content": [])"}) {
+    const v1::ChatPrompt chat =
+        Read(absl::StrCat(R"("messages": [{"role": "tool", "tool_call_id": "1")", content, "}]"));
+    EXPECT_TRUE(chat.messages(0).has_content()) << content;
+    EXPECT_EQ(chat.messages(0).content(), "") << content;
+  }
+}
+
+TEST(OpenAiMessagesTest, CallsOfToolsThatTakeATextHaveItAsAnArgument) {
+  const v1::ChatPrompt chat = Read(
+      R"("messages": [{"role": "assistant", "tool_calls": [
+             {"id": "1", "type": "custom", "custom": {"name": "f", "input": "a\"\n"}}]}])");
+  EXPECT_EQ(chat.messages(0).tool_calls(0).name(), "f");
+  EXPECT_EQ(chat.messages(0).tool_calls(0).arguments(), R"({"input":"a\"\n"})");
 }
 
 TEST(OpenAiMessagesTest, PartsAreTexts) {

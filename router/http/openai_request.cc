@@ -313,7 +313,7 @@ absl::StatusOr<CompletionRequest> ReadChatCompletion(absl::string_view body, boo
   if (top.has_value() && *top > 0 && !logprobs) fields.Fail("top_logprobs", "set, but logprobs is not");
   if (logprobs) completion.logprobs = static_cast<uint32_t>(top.value_or(0));
   if (completion.logprobs.has_value()) request.mutable_output()->set_logprobs(*completion.logprobs);
-  ReadChat(body, fields, completion.names, *request.mutable_chat());
+  ReadChat(body, fields, completion.names, completion.origins, *request.mutable_chat());
   for (const char* name : {"chat_template", "audio", "web_search_options"})
     fields.Refuse(name, "not supported", Json::object());
   if (fields.Flag("include_reasoning") == false) {

@@ -14,12 +14,15 @@
 
 namespace tandem::router {
 
-// What a tool that the target knows as a function is to the client of /v1/responses.
+// What a tool that the target knows as a function is to the client.
 struct ToolOrigin {
   std::string name;
   std::string space;    // The namespace that it stands in; empty: none.
   bool custom = false;  // It takes a text, not arguments.
 };
+
+// By the target's names; plain functions have none.
+using ToolOrigins = std::map<std::string, ToolOrigin>;
 
 // A completion request: the generations to run, and the form of the answer.
 struct CompletionRequest {
@@ -38,8 +41,8 @@ struct CompletionRequest {
   std::optional<uint32_t> logprobs;
   // vLLM's field: log probabilities of the prompt, for this many likely tokens at each position.
   std::optional<uint32_t> prompt_logprobs;
-  std::map<std::string, ToolOrigin> origins;  // Of tools, by the target's names; plain functions have none.
-  OrderedJson echoed;                         // Of /v1/responses: fields that the answer repeats.
+  ToolOrigins origins;
+  OrderedJson echoed;  // Of /v1/responses: fields that the answer repeats.
   FieldNames names{HttpApi::kText};
   IgnoredFields ignored;
 

@@ -1,5 +1,7 @@
 // Tools, reasoning and the Responses API over HTTP, with a verifier that says what a test wants.
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -89,6 +91,89 @@ TEST_F(OpenAiToolsTest, AStreamHasTheSamePieceByPiece) {
   ASSERT_EQ(calls.size(), 2u);
   EXPECT_EQ(calls[0], Json({{"name", "f"}, {"arguments", R"({"a": 1})"}}));
   EXPECT_EQ(finish_reason, "tool_calls");
+}
+
+constexpr char kCustomTools[] = R"(, "tools": [
+  {"type": "custom", "custom": {"name": "patch", "description": "Edits.",
+   "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: \"B\""}}}},
+  {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}},
+  {"type": "custom", "custom": {"name": "note", "format": {"type": "text"}}}])";
+
+TEST_F(OpenAiToolsTest, ToolsMayTakeATextInPlaceOfArguments) {
+  const std::string said =
+      R"([TOOL_CALLS]patch[ARGS]{"input": "a\n\ud83d\ude00\"b\\"}[TOOL_CALLS]f[ARGS]{"b": 2})"
+      R"([TOOL_CALLS]note[ARGS]{"text": 1})";
+  const Json expected = {
+      {{"type", "custom"}, {"custom", {{"name", "patch"}, {"input", "a\n\xf0\x9f\x98\x80\"b\\"}}}},
+      {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", R"({"b": 2})"}}}},
+      // Arguments of another form, which a tool without a grammar may get, are the text.
+      {{"type", "custom"}, {"custom", {{"name", "note"}, {"input", R"({"text": 1})"}}}}};
+  Say(said);
+  const Answer answer = Chat(kCustomTools);
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  Json calls = answer.json()["choices"][0]["message"]["tool_calls"];
+  for (Json& call : calls) EXPECT_EQ(call.erase("id"), 1u);
+  EXPECT_EQ(calls, expected);
+  EXPECT_EQ(answer.json()["choices"][0]["finish_reason"], "tool_calls");
+  const v1::StructuralTags tags = Asked().constraint().structural_tags();
+  EXPECT_EQ(tags.tags(0).content().json_string().lark(), "start: \"B\"");
+
+  for (const size_t chunk_bytes : {size_t{1}, size_t{3}, size_t{7}, said.size()}) {
+    verifier_.SetScript([said, chunk_bytes](StubVerifier::Call& call) { Saying(said, chunk_bytes)(call); });
+    Json told = Json::array();
+    for (const std::string& event : Chat(absl::StrCat(kCustomTools, R"(, "stream": true)")).events()) {
+      if (event == "[DONE]") continue;
+      const Json delta = Json::parse(event)["choices"][0]["delta"];
+      for (Json piece : delta.value("tool_calls", Json::array())) {
+        const size_t index = piece["index"];
+        piece.erase("index");
+        if (index == told.size()) {
+          EXPECT_EQ(piece.erase("id"), 1u);
+          told.push_back(piece);
+          continue;
+        }
+        const char* const kind = piece.contains("custom") ? "custom" : "function";
+        for (const auto& [name, value] : piece.at(kind).items()) {
+          std::string& text = told.at(index).at(kind).at(name).get_ref<std::string&>();
+          text += value.get<std::string>();
+        }
+      }
+    }
+    EXPECT_EQ(told, expected) << chunk_bytes;
+  }
+}
+
+TEST_F(OpenAiToolsTest, CallsOfToolsThatTakeATextComeBack) {
+  Say("x");
+  const auto ask = [this](const std::string& call) {
+    return Ask("POST", "/v1/chat/completions",
+               absl::StrCat(
+                   R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [)",
+                   call, "]}]", kCustomTools, "}"));
+  };
+  EXPECT_EQ(ask(R"({"id": "i", "type": "custom", "custom": {"name": "patch", "input": "B"}})").status, 200);
+  const std::pair<std::string, std::string> kWrong[] = {
+      {R"({"id": "i", "type": "custom"})", "messages[1].tool_calls[0].custom"},
+      {R"({"id": "i", "type": "custom", "custom": {"input": "B"}})", "messages[1].tool_calls[0].custom.name"},
+      {R"({"id": "i", "type": "custom", "custom": {"name": "patch", "input": 1}})",
+       "messages[1].tool_calls[0].custom.input"},
+  };
+  for (const auto& [call, param] : kWrong) EXPECT_EQ(ask(call).json()["error"]["param"], param) << call;
+  const auto choose = [this](const std::string& choice) {
+    return Chat(absl::StrCat(kCustomTools, R"(, "tool_choice": )", choice));
+  };
+  EXPECT_EQ(choose(R"({"type": "custom", "custom": {"name": "note"}})").status, 200);
+  EXPECT_TRUE(Asked().constraint().structural_tags().at_least_one());
+  EXPECT_EQ(choose(R"({"type": "custom", "custom": {"name": "no"}})").json()["error"]["param"],
+            "tool_choice.custom.name");
+  EXPECT_EQ(choose(R"({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+                          {"type": "custom", "custom": {"name": "note"}}]}})")
+                .status,
+            200);
+  EXPECT_EQ(Asked().constraint().structural_tags().tags_size(), 1);
+  const Answer wrong = Chat(R"(, "tools": [{"type": "custom", "custom": {"name": "p", "format": {
+      "type": "grammar", "grammar": {"syntax": "abnf", "definition": "x"}}}}])");
+  EXPECT_EQ(wrong.json()["error"]["param"], "tools[0].custom.format.grammar.syntax") << wrong.body;
 }
 
 TEST_F(OpenAiToolsTest, ChoicesConstrain) {

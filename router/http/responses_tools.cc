@@ -24,6 +24,22 @@ namespace {
 constexpr char kInputSchema[] =
     R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";
 
+void ReadGrammar(JsonFields& format, v1::Tool& tool) {
+  const std::optional<std::string> syntax = format.OneOf("syntax", {"lark", "regex"});
+  if (!syntax.has_value()) format.Missing("syntax");
+  const std::string definition = format.Text("definition").value_or("");
+  if (definition.empty()) format.Missing("definition");
+  if (syntax == "lark") {
+    tool.mutable_input()->set_lark(definition);
+  } else {
+    tool.mutable_input()->set_regex(definition);
+  }
+  // What it is held to, the target had better know.
+  tool.set_description(
+      absl::StrCat(tool.description(), tool.description().empty() ? "" : "\n\n", "The input follows this ",
+                   syntax == "lark" ? "Lark grammar" : "regular expression", ":\n", definition));
+}
+
 // Turns the client's tools into functions, and knows where each of them stands in the request.
 class ToolReader {
  public:
@@ -86,7 +102,7 @@ class ToolReader {
       completion_.ignored.LeaveOut(path);
       return absl::OkStatus();
     }
-    ReadCustom(fields, *chat_.add_tools());
+    ReadCustomTool(fields, *chat_.add_tools());
     Add(path, space, /*custom=*/true);
     return fields.Finish();
   }
@@ -110,39 +126,6 @@ class ToolReader {
     const std::string name = tool.name();
     tool.set_name(NameInSpace(space, name));
     completion_.origins[tool.name()] = {.name = name, .space = space, .custom = custom};
-  }
-
-  static void ReadCustom(JsonFields& fields, v1::Tool& tool) {
-    tool.set_name(fields.Text("name").value_or(""));
-    if (tool.name().empty()) fields.Missing("name");
-    tool.set_description(fields.Text("description").value_or(""));
-    tool.set_parameters(kInputSchema);
-    const Json* const format = fields.Find("format");
-    if (format == nullptr) return;
-    JsonFields own(*format, fields, fields.path() + "format.");
-    const std::string type = own.Text("type").value_or("");
-    if (type == "grammar") {
-      ReadGrammar(own, tool);
-    } else if (type != "text") {
-      own.Fail("type", absl::StrCat("found \"", PrintableText(type), "\", expected \"text\" or \"grammar\""));
-    }
-    fields.Update(own.Finish());
-  }
-
-  static void ReadGrammar(JsonFields& format, v1::Tool& tool) {
-    const std::optional<std::string> syntax = format.OneOf("syntax", {"lark", "regex"});
-    if (!syntax.has_value()) format.Missing("syntax");
-    const std::string definition = format.Text("definition").value_or("");
-    if (definition.empty()) format.Missing("definition");
-    if (syntax == "lark") {
-      tool.mutable_input()->set_lark(definition);
-    } else {
-      tool.mutable_input()->set_regex(definition);
-    }
-    // What it is held to, the target had better know.
-    tool.set_description(
-        absl::StrCat(tool.description(), tool.description().empty() ? "" : "\n\n", "The input follows this ",
-                     syntax == "lark" ? "Lark grammar" : "regular expression", ":\n", definition));
   }
 
   CompletionRequest& completion_;
@@ -181,6 +164,28 @@ OrderedJson MemberOf(absl::string_view body, const char* name) {
 
 }  // namespace
 
+void ReadCustomTool(JsonFields& fields, v1::Tool& tool) {
+  tool.set_name(fields.Text("name").value_or(""));
+  if (tool.name().empty()) fields.Missing("name");
+  tool.set_description(fields.Text("description").value_or(""));
+  tool.set_parameters(kInputSchema);
+  const Json* const format = fields.Find("format");
+  if (format == nullptr) return;
+  JsonFields own(*format, fields, fields.path() + "format.");
+  const std::string type = own.Text("type").value_or("");
+  const Json* const nested = type == "grammar" ? own.Find("grammar") : nullptr;
+  if (nested != nullptr) {
+    JsonFields grammar(*nested, own, own.path() + "grammar.");
+    ReadGrammar(grammar, tool);
+    own.Update(grammar.Finish());
+  } else if (type == "grammar") {
+    ReadGrammar(own, tool);
+  } else if (type != "text") {
+    own.Fail("type", absl::StrCat("found \"", PrintableText(type), "\", expected \"text\" or \"grammar\""));
+  }
+  fields.Update(own.Finish());
+}
+
 void ReadResponsesTools(absl::string_view body, JsonFields& fields, CompletionRequest& completion,
                         v1::ChatPrompt& chat) {
   ToolReader tools(completion, fields, chat);
@@ -208,10 +213,12 @@ std::set<std::string> ReadAllowedTools(JsonFields& allowed, v1::ToolChoice& choi
     tool.Ignore("type");
     const std::string space = tool.Text("namespace").value_or("");
     std::string name = tool.Text("name").value_or("");
-    if (const Json* const nested = tool.Find("function")) {
-      JsonFields function(*nested, tool, tool.path() + "function.");
-      name = function.Text("name").value_or("");
-      tool.Update(function.Finish());
+    for (const char* const kind : {"function", "custom"}) {
+      const Json* const nested = tool.Find(kind);
+      if (nested == nullptr) continue;
+      JsonFields inner(*nested, tool, absl::StrCat(tool.path(), kind, "."));
+      name = inner.Text("name").value_or("");
+      tool.Update(inner.Finish());
     }
     names.insert(NameInSpace(space, name));
     allowed.Update(tool.Finish());

@@ -17,6 +17,10 @@ namespace tandem::router {
 void ReadResponsesTools(absl::string_view body, JsonFields& fields, CompletionRequest& completion,
                         v1::ChatPrompt& chat);
 
+// Reads a tool that takes a text: its name, its description and its `format`, whose grammar stands in the
+// format itself or in its member `grammar`. Errors go to `fields`.
+void ReadCustomTool(JsonFields& fields, v1::Tool& tool);
+
 // Reads `mode` and `tools` of a choice among some tools, and returns the names that these have for the
 // target. Errors go to `allowed`.
 std::set<std::string> ReadAllowedTools(JsonFields& allowed, v1::ToolChoice& choice);

@@ -46,7 +46,8 @@ absl::Status ReadTokenizedPrompt(absl::string_view body, JsonFields& fields, Fie
                                  v1::GenerateRequest& request) {
   if (fields.Find("messages") != nullptr) {
     names = FieldNames(HttpApi::kChat);
-    ReadChat(body, fields, names, *request.mutable_chat());
+    ToolOrigins origins;
+    ReadChat(body, fields, names, origins, *request.mutable_chat());
     fields.Refuse("chat_template", "not supported");
     fields.Refuse("prompt", "expected one of prompt and messages");
     return fields.status();

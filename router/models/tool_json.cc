@@ -110,28 +110,31 @@ absl::Status ReadToolChoice(const OrderedJson& json, absl::string_view path, v1:
   return absl::OkStatus();
 }
 
+absl::Status ReadToolCall(const OrderedJson& json, const std::string& path, v1::ToolCall& call,
+                          const OnUnknownMember& on_unknown) {
+  if (json.is_object() && json.value("function", OrderedJson()).is_null())
+    return At(path + ".function", "missing");
+  std::string inner;
+  TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function, FunctionOf(json, path, &inner));
+  // The index is that of a stream's pieces, which clients send back.
+  TANDEM_RETURN_IF_ERROR(CheckMembers(json, path, {"id", "index", "type", "function"}, on_unknown));
+  TANDEM_RETURN_IF_ERROR(CheckMembers(*function, inner, {"name", "arguments"}, on_unknown));
+  TANDEM_RETURN_IF_ERROR(ReadText(json, "id", path, call.mutable_id()));
+  TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, call.mutable_name()));
+  if (call.name().empty()) return At(inner + ".name", "missing");
+  const auto arguments = function->find("arguments");
+  if (arguments == function->end() || !arguments->is_object())
+    return ReadText(*function, "arguments", inner, call.mutable_arguments());
+  call.set_arguments(arguments->dump());
+  return absl::OkStatus();
+}
+
 absl::Status ReadToolCalls(const OrderedJson& json, absl::string_view path, v1::ChatMessage& message,
                            const OnUnknownMember& on_unknown) {
   if (!json.is_array()) return At(path, "expected a list of calls");
   for (size_t i = 0; i < json.size(); ++i) {
-    const std::string place = absl::StrCat(path, "[", i, "]");
-    if (json[i].is_object() && json[i].value("function", OrderedJson()).is_null())
-      return At(place + ".function", "missing");
-    std::string inner;
-    TANDEM_ASSIGN_OR_RETURN(const OrderedJson* function, FunctionOf(json[i], place, &inner));
-    // The index is that of a stream's pieces, which clients send back.
-    TANDEM_RETURN_IF_ERROR(CheckMembers(json[i], place, {"id", "index", "type", "function"}, on_unknown));
-    TANDEM_RETURN_IF_ERROR(CheckMembers(*function, inner, {"name", "arguments"}, on_unknown));
-    v1::ToolCall& call = *message.add_tool_calls();
-    TANDEM_RETURN_IF_ERROR(ReadText(json[i], "id", place, call.mutable_id()));
-    TANDEM_RETURN_IF_ERROR(ReadText(*function, "name", inner, call.mutable_name()));
-    if (call.name().empty()) return At(inner + ".name", "missing");
-    const auto arguments = function->find("arguments");
-    if (arguments != function->end() && arguments->is_object()) {
-      call.set_arguments(arguments->dump());
-    } else {
-      TANDEM_RETURN_IF_ERROR(ReadText(*function, "arguments", inner, call.mutable_arguments()));
-    }
+    TANDEM_RETURN_IF_ERROR(
+        ReadToolCall(json[i], absl::StrCat(path, "[", i, "]"), *message.add_tool_calls(), on_unknown));
   }
   return absl::OkStatus();
 }

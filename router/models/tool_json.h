@@ -32,4 +32,8 @@ absl::Status ReadToolChoice(const nlohmann::ordered_json& json, absl::string_vie
 absl::Status ReadToolCalls(const nlohmann::ordered_json& json, absl::string_view path,
                            v1::ChatMessage& message, const OnUnknownMember& on_unknown = nullptr);
 
+// One of them, to which `path` leads.
+absl::Status ReadToolCall(const nlohmann::ordered_json& json, const std::string& path, v1::ToolCall& call,
+                          const OnUnknownMember& on_unknown = nullptr);
+
 }  // namespace tandem::router

@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/arithmetic.h"
+#include "common/rpc/status.h"
 
 namespace tandem::router {
 namespace {
@@ -85,9 +86,10 @@ absl::Status CheckAnySuits(absl::Span<const VerifierTraits> verifiers, const Ver
     most = std::max(most, traits.most_tokens.value_or(0));
   }
   if (needs.arithmetic == 0 && !any_room) {
-    return absl::InvalidArgumentError(absl::StrCat("prompt and stopping.max_tokens: ", needs.tokens,
-                                                   " tokens, expected at most the ", most,
-                                                   " that the model's largest verifier has room for"));
+    return WithReason(absl::InvalidArgumentError(absl::StrCat("stopping.max_tokens: ", needs.tokens,
+                                                              " tokens with the prompt, expected at most ",
+                                                              most, ": more do not fit the context")),
+                      kContextLengthExceeded);
   }
   if (needs.arithmetic == 0 && !any_adapter && all_known) return NoAdapter(needs.adapter);
   return absl::UnavailableError(

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "common/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -69,7 +70,9 @@ TEST(VerifierTraitsTest, OnesThatAreTooSmallAreNotAsked) {
   EXPECT_TRUE(Suits(VerifierTraits(), {.tokens = 513})) << "it may have room";
   const absl::Status none = CheckAnySuits({small, small}, {.tokens = 513});
   EXPECT_TRUE(absl::IsInvalidArgument(none)) << none;
-  EXPECT_THAT(none.message(), HasSubstr("513 tokens, expected at most the 512"));
+  EXPECT_THAT(none.message(),
+              HasSubstr("stopping.max_tokens: 513 tokens with the prompt, expected at most 512"));
+  EXPECT_EQ(ReasonOf(none), kContextLengthExceeded);
   // What began may go on when a large one is back.
   EXPECT_TRUE(absl::IsUnavailable(CheckAnySuits({small}, {.tokens = 513, .arithmetic = small.arithmetic})));
 }

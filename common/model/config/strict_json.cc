@@ -22,6 +22,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
 
   Json& root() { return root_; }
   const std::string& error() const { return error_; }
+  // The builder's own errors: the value that is wrong, such as "messages[0].content"; empty: all of it.
+  std::string error_place() const { return PrintableText(error_place_); }
   // Where the error was, when the parser itself reported it; it knows no offset for the builder's own errors.
   size_t error_offset() const { return error_offset_; }
   bool has_offset() const { return has_offset_; }
@@ -41,6 +43,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     auto [position, inserted] = open_.back()->get_ref<Json::object_t&>().emplace(name, nullptr);
+    names_.back() = &position->first;
     if (!inserted) {
       return Fail(
           absl::StrCat("key \"", PrintableText(name), "\" occurs twice in one object, expected once"));
@@ -62,6 +65,16 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
  private:
   bool Fail(std::string message) {
     error_ = std::move(message);
+    for (size_t level = 0; level < open_.size(); ++level) {
+      const Json& outer = *open_[level];
+      if (outer.is_object()) {
+        absl::StrAppend(&error_place_, level == 0 ? "" : ".", *names_[level]);
+      } else {
+        // The element that is open is there already.
+        const size_t index = outer.size() - (level + 1 < open_.size() ? 1 : 0);
+        absl::StrAppend(&error_place_, "[", index, "]");
+      }
+    }
     return false;
   }
 
@@ -90,11 +103,13 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     Json* const added = Add(std::move(value));
     if (added == nullptr) return false;
     open_.push_back(added);
+    names_.push_back(nullptr);
     return true;
   }
 
   bool Close() {
     open_.pop_back();
+    names_.pop_back();
     return true;
   }
 
@@ -103,9 +118,11 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   // The arrays and objects not closed yet, outermost first. An element's address is stable while it is open:
   // its array grows only after it was closed.
   std::vector<Json*> open_;
-  Json* slot_ = nullptr;  // Where the value of the key read last goes.
+  std::vector<const std::string*> names_;  // The key read last in each of them that is an object.
+  Json* slot_ = nullptr;                   // Where the value of the key read last goes.
   size_t num_values_ = 0;
   std::string error_;
+  std::string error_place_;
   size_t error_offset_ = 0;
   bool has_offset_ = false;
 };
@@ -128,8 +145,9 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view text, absl::string_view p
   }
   if (parsed) return std::move(builder.root());
   if (!builder.has_offset()) {
+    const std::string place = builder.error_place();
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": JSON at byte ", first_byte, ": ", builder.error()));
+        absl::StrCat(path, ": ", place, place.empty() ? "" : ": ", builder.error()));
   }
   return absl::InvalidArgumentError(absl::StrCat(path, ": byte ", first_byte + builder.error_offset(),
                                                  ": expected JSON: ", builder.error()));
