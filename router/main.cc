@@ -300,7 +300,6 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
     options.spool = spool.get();
   }
   ServerOptions server_options = MakeServerOptions(flags.server, security, &registry);
-  options.backoff = server_options.backoff;
   Router router(std::move(options));
   GenerationService service(router);
   VllmService vllm_service(router, clock.Now());

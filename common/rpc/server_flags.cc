@@ -1,7 +1,5 @@
 #include "common/rpc/server_flags.h"
 
-#include <memory>
-
 #include "absl/time/clock.h"
 #include "common/base/core_dumps.h"
 #include "common/base/status_macros.h"
@@ -40,14 +38,6 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("connection-memory", &options.limits.memory_mib,
            "Most MiB of messages in transit, over all connections; when they are used up, gRPC ends calls.")
       .InRange(16, 1 << 20)
-      .Add("connection-unread", &options.limits.unread_kib,
-           "Cut the connection of a peer that has sent this many KiB of calls while it reads none of its "
-           "answers; 0: never.")
-      .InRange(0, 1 << 20)
-      .Add("cut-backoff", &options.limits.cut_backoff,
-           "Longest time that an address may open no new connection after one of its connections was cut: 1s "
-           "after the first cut, doubled after each further one. Addresses of known callers are exempt. 0s: "
-           "off.")
       .Add("connection-threads", &options.limits.pollers,
            "Threads for connections, besides gRPC's own. A peer that sends without pause keeps one busy; "
            "when all are busy, other peers are not read.")
@@ -78,18 +68,16 @@ absl::StatusOr<Security> OpenServerSecurity(const ServerFlags& options, v1::Serv
 
 ServerOptions MakeServerOptions(const ServerFlags& options, const Security& security,
                                 MetricsRegistry* metrics) {
-  return {
-      .listen_address = options.listen,
-      .metrics_address = options.metrics_listen,
-      .metrics = metrics,
-      .reflection = options.reflection,
-      .credentials = security.server,
-      .tls = options.tls,
-      .insecure = options.insecure,
-      .health_address = options.health_listen,
-      .liveness_timeout = options.liveness_timeout,
-      .limits = options.limits,
-      .backoff = std::make_shared<PeerBackoff>(PeerBackoff::Options{.longest = options.limits.cut_backoff})};
+  return {.listen_address = options.listen,
+          .metrics_address = options.metrics_listen,
+          .metrics = metrics,
+          .reflection = options.reflection,
+          .credentials = security.server,
+          .tls = options.tls,
+          .insecure = options.insecure,
+          .health_address = options.health_listen,
+          .liveness_timeout = options.liveness_timeout,
+          .limits = options.limits};
 }
 
 }  // namespace tandem
