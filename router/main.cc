@@ -345,6 +345,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
     TANDEM_ASSIGN_OR_RETURN(live_server,
                             LiveServer::Start({.address = flags.live_listen,
                                                .insecure = flags.server.insecure,
+                                               .max_connections = flags.server.limits.max_connections,
                                                .routing = [&router] { return router.snapshot(); }},
                                               &*live));
   }
