@@ -47,8 +47,9 @@ namespace tandem::router {
 // slow client slows its verifier and does not fill memory here. GenerationHost::Finish is called exactly once
 // and never while a write is in flight. `status_` is decided once; later events do not change it.
 //
-// Protocol logic (docs/inside/design.md, law 4): no gRPC, no threads, no clock. Not thread-safe: the owner serialises all
-// calls, and the host calls nothing back from inside one. The host and the observers outlive it.
+// Protocol logic (docs/inside/design.md, law 4): no gRPC, no threads, no clock. Not thread-safe: the owner
+// serialises all calls, and the host calls nothing back from inside one. The host and the observers outlive
+// it.
 class Generation {
  public:
   static constexpr size_t kReceiveWindow = 8;

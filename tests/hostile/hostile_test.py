@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 import attacks  # noqa: E402  (its folder and the other are put on the path above)
 import http2  # noqa: E402
-from processes import Generation, ProcessTest, request_for, wait_until  # noqa: E402
+from processes import Generation, ProcessTest, request_for, settings, wait_until  # noqa: E402
 from rows import ROWS  # noqa: E402
 from table import Stack, run_row  # noqa: E402
 
@@ -50,7 +50,7 @@ class HostileTest(ProcessTest):
         self.assertEqual(self.router.health("liveness"), "SERVING")
 
     def test_too_many_connections(self):
-        self.start_plain("--max-connections", 100)
+        self.start_plain(*settings(max_connections=100))
         with attacks.idle_connections(self.router.address, 300) as connected:
             self.assertGreaterEqual(connected, 200)
             refused = "tandem_server_refused_connections_total"
@@ -74,7 +74,7 @@ class HostileTest(ProcessTest):
         self.assert_serves()
 
     def test_streams_that_take_nothing(self):
-        self.start_plain("--write-stall-timeout", "2s", max_concurrent_requests=4, max_queued_requests=0)
+        self.start_plain(*settings(write_stall_timeout="2s"), max_concurrent_requests=4, max_queued_requests=0)
         request = request_for(max_tokens=1).SerializeToString()
         with attacks.WindowlessCalls(self.router.address, request, "secret", 4):
             finished = 'tandem_verifier_requests_total'

@@ -3,6 +3,8 @@ what it may cost."""
 
 import dataclasses
 
+from processes import settings
+
 ONE_MIB_PROMPT = "one word after another, " * 43000
 
 
@@ -67,9 +69,9 @@ ROWS = (
     ),
     Row(
         name="unfinished",
-        who="leaves 150 messages of 4 MiB unfinished; `--connection-memory 64`",
+        who="leaves 150 messages of 4 MiB unfinished; `connection-memory: 64`",
         attack="unfinished_messages",
-        router_flags=("--connection-memory", 64),
+        router_flags=settings(connection_memory=64),
         grows=64 + 96,
         may_fail=True,
     ),
