@@ -72,7 +72,7 @@ def serve(args, processes):
         }
         path = args.work / "router.yaml"
         path.write_text(json.dumps(config))
-        kept = ("--spool", args.work / "spool", "--spool-keys", args.work / "keys", "--spool-rate-kib", 10000)
+        kept = ("--spool", args.work / "spool", "--spool-keys", args.work / "keys", *processes.settings(spool_rate_kib=10000))
         router = stack.start("tandem-router", "--config", path, *kept).wait_ready()
         verifier = ("--model", processes.MODELS / TARGET, "--register", router.address)
         stack.start("tandem-verifier", *verifier).wait_ready()

@@ -21,9 +21,9 @@ EOF
 packages=(
   # Tools.
   cmake ninja-build g++ ccache pkg-config git ca-certificates protobuf-compiler protobuf-compiler-grpc clang-format
-  python3 python3-venv curl openssl
+  python3 python3-venv python3-cryptography curl openssl
   # Libraries.
-  libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libcivetweb-dev libpcre2-dev libutf8proc-dev
+  libgrpc++-dev libprotobuf-dev libabsl-dev prometheus-cpp-dev libpcre2-dev libutf8proc-dev
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libssl-dev libeigen3-dev libsqlite3-dev libboost1.81-dev
   # Tests and benchmarks.
   libgtest-dev libgmock-dev libbenchmark-dev

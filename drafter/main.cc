@@ -88,8 +88,6 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add("models-folder", &options.models_folder,
            "Folder below which `tandem drafters` may load further draft models at run time; also allows it "
            "to unload draft models. Empty: neither.")
-      .Add("max-models", &options.max_models, "With --models-folder: most draft models held at once.")
-      .InRange(1, 16)
       .Add("models-memory", &options.models_memory_mib,
            "Most MiB of weights, keys and values over all draft models, including replaced or unloaded ones "
            "that are still in use. A load that would exceed it is refused. 0: no limit.")
@@ -108,9 +106,6 @@ void Declare(DrafterFlags& options, Flags& flags) {
           "files. int8 and int4: 8.25 and 4.25 bits per weight. CPU only: exact, which rounds nothing; "
           "w8a8 and w4a8, which also round inputs to 8 bits. GPU only, 8 bits: fp8 (a scale "
           "per output) and fp8-tensor (a scale per matrix).")
-      .AddChoice("feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
-                 "Number format in which verifiers send hidden states to draft heads. int8, with a scale per "
-                 "state, halves the network traffic.")
       .AddChoice(
           "kv-type", &options.kv_type, KvTypeNames(),
           "Number format of keys and values. auto: bf16, but on a CPU f32 for keys with large biases. f32 "
@@ -122,10 +117,7 @@ void Declare(DrafterFlags& options, Flags& flags) {
       .Add("device", &options.device, "Device to compute on: cpu, or a GPU as cuda or cuda:N.")
       .Add("gpu-memory-limit", &options.gpu_memory_mib,
            "Most MiB of GPU memory for each model, including keys and values; 0: all that is free.")
-      .InRange(0, 1e7)
-      .Add("gpu-low-priority", &options.gpu_low_priority,
-           "Give other work on the GPU priority, so that drafting does not delay verification on a shared "
-           "GPU.");
+      .InRange(0, 1e7);
   DeclareServerFlags(options.server, flags);
   DeclareRegistrationFlags(options.registration, flags);
   flags.Group("Network").Add("local-sockets", &options.local_sockets,
@@ -138,20 +130,24 @@ void Declare(DrafterFlags& options, Flags& flags) {
            "FIRST, or FIRST+FURTHER for the first row and each further row. Only for measurements.");
   flags.Group("Drafting")
       .Add("max-sessions", &options.core.max_sessions, "Most sessions at once; further ones are refused.")
-      .InRange(1, 1e6)
+      .InRange(1, 1e6);
+  flags.Settings("Models")
+      .Add("max-models", &options.max_models, "With --models-folder: most draft models held at once.")
+      .InRange(1, 16)
+      .AddChoice("feature-dtype", &options.feature_dtype, {"bfloat16", "int8"},
+                 "Number format in which verifiers send hidden states to draft heads. int8, with a scale per "
+                 "state, halves the network traffic.")
+      .Add("gpu-low-priority", &options.gpu_low_priority,
+           "Give other work on the GPU priority, so that drafting does not delay verification on a shared "
+           "GPU.");
+  flags.Settings("Drafting")
       .Add(
           "expand-width", &options.core.expand_width,
           "Most tree nodes of one session to expand in one step; for small trees, an eighth of their budget.")
       .InRange(1, 64)
       .Add("step-rows", &options.core.max_step_rows,
            "Most prompt tokens and tree nodes to compute in one step.")
-      .InRange(1, 512)
-      .Add("draw-seed", &options.core.draw_seed,
-           "Seed of sampled drafts, for verifiers that accept by ratio of probabilities; 0: draw a seed at "
-           "the start.")
-      .Add("max-scores", &options.core.scores.max_scores,
-           "Most outputs that wait to be scored for routers; further ones are refused.")
-      .InRange(1, 1e6);
+      .InRange(1, 512);
   DeclareConstraintFlags(options.constraints, flags);
 }
 

@@ -40,8 +40,8 @@
 #include "router/drafters/feedback/score_client.h"
 #include "router/drafters/learned_state.h"
 #include "router/drafters/policy_memory.h"
-#include "router/http/http_server.h"
 #include "router/http/openai_api.h"
+#include "router/http/server/http_server.h"
 #include "router/live/live_call.h"
 #include "router/live/live_server.h"
 #include "router/models/served_model.h"
@@ -81,20 +81,15 @@ struct RouterFlags {
   int32_t tokenizer_threads = 2;
   uint32_t spare_places = Admission::kDefaultSparePercent;
   std::string calibration;
-  int32_t feature_dimension = FeatureModel::kDefaultDimension;
   double feedback_share = 0.05;
-  uint32_t feedback_in_flight = 8;
-  absl::Duration feedback_timeout = absl::Seconds(30);
   absl::Duration verifier_stall_timeout = absl::Seconds(2);
   absl::Duration wait_for_verifier = absl::Seconds(10);
   bool strict_readiness = true;
   uint32_t verifier_max_requests = 1024;
   absl::Duration write_stall_timeout = absl::Seconds(30);
-  uint32_t retry_percent = 10;
   std::string live_listen;
   bool live_all = false;
   bool live_prompts = false;
-  uint32_t live_watchers = 16;
   std::string http_listen;
   int32_t http_threads = 2;
   uint32_t http_tenant_connections = 1024;
@@ -253,8 +248,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   RouterMetrics metrics(&registry);
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Tracing> tracing,
                           Tracing::Start(flags.server.tracing, "tandem-router", Version(), &registry));
-  DrafterChooser chooser({.dimension = static_cast<uint32_t>(flags.feature_dimension)},
-                         ChooserModels(config.models));
+  DrafterChooser chooser({.dimension = FeatureModel::kDefaultDimension}, ChooserModels(config.models));
   std::optional<CalibrationFile> calibration;
   if (!flags.calibration.empty()) {
     TANDEM_ASSIGN_OR_RETURN(std::string bytes, ReadFile(flags.calibration, kMaxCalibrationBytes));
@@ -264,9 +258,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   PolicyMemory policies;
   TANDEM_RETURN_IF_ERROR(ReadPolicies(config.routing->store(), policies));
   ChoiceFeedback sink(&chooser);
-  Feedback feedback({.share = flags.feedback_share,
-                     .slots = {.per_drafter = flags.feedback_in_flight, .timeout = flags.feedback_timeout},
-                     .draw = draw},
+  Feedback feedback({.share = flags.feedback_share, .draw = draw},
                     std::make_unique<ScoreClient>(security.channel), &sink, &clock, &registry);
   Router::Options options;
   options.routing = std::move(config.routing);
@@ -279,7 +271,6 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.verifiers.longest_wait = flags.wait_for_verifier;
   options.write_stall_timeout = flags.write_stall_timeout;
   options.verifiers.choice.max_in_flight = flags.verifier_max_requests;
-  options.verifiers.retries.share = flags.retry_percent / 100.0;
   options.verifiers.credentials = security.channel;
   options.clock = &clock;
   options.metrics = &metrics;
@@ -288,9 +279,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
   options.tracer = &tracing->tracer();
   std::optional<LiveView> live;
   if (!flags.live_listen.empty()) {
-    live.emplace(LiveFeed::Options{.all_requests = flags.live_all,
-                                   .prompts = flags.live_prompts,
-                                   .max_watchers = flags.live_watchers},
+    live.emplace(LiveFeed::Options{.all_requests = flags.live_all, .prompts = flags.live_prompts},
                  absl::StrCat(absl::Hex(draw(), absl::kZeroPad16)));
     options.live = &*live;
   }
@@ -300,7 +289,6 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
     options.spool = spool.get();
   }
   ServerOptions server_options = MakeServerOptions(flags.server, security, &registry);
-  options.backoff = server_options.backoff;
   Router router(std::move(options));
   GenerationService service(router);
   VllmService vllm_service(router, clock.Now());
@@ -346,6 +334,7 @@ absl::Status Serve(const RouterFlags& flags, LoadedConfig config, const Security
     TANDEM_ASSIGN_OR_RETURN(live_server,
                             LiveServer::Start({.address = flags.live_listen,
                                                .insecure = flags.server.insecure,
+                                               .max_connections = flags.server.limits.max_connections,
                                                .routing = [&router] { return router.snapshot(); }},
                                               &*live));
   }
@@ -380,24 +369,47 @@ void DeclareLivePageFlags(RouterFlags& options, Flags& flags) {
            "Empty: none. If other machines can connect, it needs --insecure and asks for an admin's token.")
       .Add("live-all", &options.live_all,
            "Show the requests of all tenants, including their text, not only requests that ask for it.")
-      .Add("live-prompts", &options.live_prompts, "Also show the prompts of those requests.")
-      .Add("live-watchers", &options.live_watchers, "Most browsers that watch at once.")
-      .InRange(1, 256);
+      .Add("live-prompts", &options.live_prompts, "Also show the prompts of those requests.");
 }
 
 void DeclareHttpFlags(RouterFlags& options, Flags& flags) {
   flags.Group("HTTP API (docs/reference/http.md)")
       .Add("http-listen", &options.http_listen,
            "Address to serve the OpenAI API on, over HTTP; with TLS if there is a certificate. Empty: none.")
+      .Add("http-origins", &options.http_origins,
+           "Origins whose pages may call the API from a browser, such as https://chat.example; *: all.")
+      .Add("http-metrics", &options.http_metrics,
+           "Serve the router's metrics as /metrics of the HTTP API as well, to everybody who can reach it.");
+}
+
+void DeclareSettings(RouterFlags& options, Flags& flags) {
+  flags.Settings("Configuration")
+      .Add("state-insecure", &options.etcd.insecure_password,
+           "Allow an etcd on another machine without TLS, although the user's password is then sent in the "
+           "clear. Without a user, --insecure is enough.");
+  flags.Settings("Failures")
+      .Add("verifier-stall-timeout", &options.verifier_stall_timeout,
+           "When a verifier with running requests sends nothing and does not answer its health service for "
+           "this long, the router moves the requests to another verifier.")
+      .Add("strict-readiness", &options.strict_readiness,
+           "Report health SERVING only while every model that a tenant may use has a verifier that serves; "
+           "when false, one such model is enough.")
+      .Add("verifier-max-requests", &options.verifier_max_requests,
+           "Most requests in flight at one verifier.")
+      .InRange(1, 1e6)
+      .Add("write-stall-timeout", &options.write_stall_timeout,
+           "End a call when its client has read nothing for this long, although there is something to read.");
+  flags.Settings("Resources")
+      .Add("spare-places", &options.spare_places,
+           "Per cent of a model's places to keep for tenants with few requests, if there are several "
+           "tenants; 0: none.")
+      .InRange(0, 50);
+  flags.Settings("HTTP API (docs/reference/http.md)")
       .Add("http-threads", &options.http_threads, "Threads for all HTTP connections.")
       .InRange(1, 64)
       .Add("http-tenant-connections", &options.http_tenant_connections,
            "Most HTTP connections of one tenant.")
       .InRange(1, 1 << 20)
-      .Add("http-origins", &options.http_origins,
-           "Origins whose pages may call the API from a browser, such as https://chat.example; *: all.")
-      .Add("http-metrics", &options.http_metrics,
-           "Serve the router's metrics as /metrics of the HTTP API as well, to everybody who can reach it.")
       .Add("http-refuse-left-out", &options.http_refuse_left_out,
            "Refuse requests with tools or items that nobody here can run or read, such as web_search. "
            "Default: "
@@ -425,60 +437,31 @@ int Main(int argc, char** argv) {
            "PEM file of the client certificate for etcd.")
       .Add("state-tls-key", &options.etcd.tls.key, "PEM file of that certificate's private key.")
       .Add("state-username", &options.etcd.username, "User name at etcd; empty: none.")
-      .Add("state-password-file", &options.etcd.password_file, "File with that user's password.")
-      .Add("state-insecure", &options.etcd.insecure_password,
-           "Allow an etcd on another machine without TLS, although the user's password is then sent in the "
-           "clear. Without a user, --insecure is enough.");
+      .Add("state-password-file", &options.etcd.password_file, "File with that user's password.");
   flags.Group("Choice of drafters (tenants with drafter_policy: auto)")
       .Add("calibration", &options.calibration,
-           "File that `tandem calibrate` wrote; empty: start by exploring.")
-      .Add("feature-dimension", &options.feature_dimension, "Number of features per prompt.")
-      .InRange(FeatureModel::kLeastDimension, FeatureModel::kMaxDimension);
+           "File that `tandem calibrate` wrote; empty: start by exploring.");
   DeclareServerFlags(options.server, flags);
   flags.Group("Failures")
-      .Add("verifier-stall-timeout", &options.verifier_stall_timeout,
-           "When a verifier with running requests sends nothing and does not answer its health service for "
-           "this long, the router moves the requests to another verifier.")
       .Add("wait-for-verifier", &options.wait_for_verifier,
            "Longest time that a request waits while no verifier of its model serves, within its deadline; "
-           "then it ends with UNAVAILABLE. 0s: do not wait.")
-      .Add("strict-readiness", &options.strict_readiness,
-           "Report health SERVING only while every model that a tenant may use has a verifier that serves; "
-           "with --no-strict-readiness, one such model is enough.")
-      .Add("verifier-max-requests", &options.verifier_max_requests,
-           "Most requests in flight at one verifier.")
-      .InRange(1, 1e6)
-      .Add("write-stall-timeout", &options.write_stall_timeout,
-           "End a call when its client has read nothing for this long, although there is something to read.")
-      .Add("retry-percent", &options.retry_percent,
-           "Most retries on other verifiers per hundred requests, on average; a few are always allowed.")
-      .InRange(0, 100);
+           "then it ends with UNAVAILABLE. 0s: do not wait.");
   flags.Group("Resources")
-      .Add("spare-places", &options.spare_places,
-           "Per cent of a model's places to keep for tenants with few requests, if there are several "
-           "tenants; 0: none.")
-      .InRange(0, 50)
       .Add("tokenizer-threads", &options.tokenizer_threads, "Threads that tokenize prompts.")
       .InRange(1, 256);
   flags.Group("Feedback")
       .Add("feedback-share", &options.feedback_share,
            "Share of finished requests whose output is scored, at low priority, by every drafter that their "
            "tenant may use. All are scored while little is known about one of these drafters. 0: none.")
-      .InRange(0, 1)
-      .Add("feedback-in-flight", &options.feedback_in_flight,
-           "Most scores in flight at one drafter; while it has that many, it gets no further ones. A drafter "
-           "that has not answered yet, or whose last score failed, gets one at a time.")
-      .InRange(1, 1024)
-      .Add("feedback-timeout", &options.feedback_timeout,
-           "Longest time that a drafter may take for a score. Once its speed is known, the limit is eight "
-           "times what a score of that length has taken, but at least a second.");
+      .InRange(0, 1);
   DeclareHttpFlags(options, flags);
   DeclareLivePageFlags(options, flags);
   DeclareSpoolFlags(options.spool, flags);
+  DeclareSettings(options, flags);
   if (const std::optional<int> exit_code = flags.Parse(argc, argv)) return *exit_code;
 
   if (options.verifier_stall_timeout < kShortestStallTimeout) {
-    std::cerr << "tandem-router: --verifier-stall-timeout: expected at least "
+    std::cerr << "tandem-router: verifier-stall-timeout: expected at least "
               << absl::FormatDuration(kShortestStallTimeout) << "\n";
     return kExitUsage;
   }
@@ -486,12 +469,8 @@ int Main(int argc, char** argv) {
     std::cerr << "tandem-router: --wait-for-verifier: expected 0s or more\n";
     return kExitUsage;
   }
-  if (options.feedback_timeout <= absl::ZeroDuration()) {
-    std::cerr << "tandem-router: --feedback-timeout: expected more than 0s\n";
-    return kExitUsage;
-  }
   if (options.write_stall_timeout < kShortestStallTimeout) {
-    std::cerr << "tandem-router: --write-stall-timeout: expected at least "
+    std::cerr << "tandem-router: write-stall-timeout: expected at least "
               << absl::FormatDuration(kShortestStallTimeout) << "\n";
     return kExitUsage;
   }

@@ -13,7 +13,6 @@ if(TANDEM_SERVICES)
   endif()
   find_package(gRPC REQUIRED)
   find_package(prometheus-cpp REQUIRED)
-  find_package(civetweb REQUIRED)
   find_package(yaml-cpp REQUIRED)
   find_package(CLI11 REQUIRED)
   # 3.4 or later, also 5. No version is requested here, since the package of Eigen 5 refuses a request for 3.4.

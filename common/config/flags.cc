@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -36,44 +37,62 @@ struct Flags::Entry {
   CLI::Option* option = nullptr;
   bool required = false;
   bool is_list = false;
+  bool is_setting = false;
 };
 
 Flags::Flags(absl::string_view program, absl::string_view role, absl::string_view description)
     : program_(program),
       role_(role),
-      app_(std::make_unique<CLI::App>(std::string(description), std::string(program))) {
+      app_(std::make_unique<CLI::App>(std::string(description), std::string(program))),
+      settings_(std::make_unique<CLI::App>(absl::StrCat(
+          "Settings of ", program, ": lines `name: value` of the file that --flags-file names."))) {
   app_->set_version_flag("--version", absl::StrCat(program_, " ", Version()), "Print the version and exit.");
   app_->set_help_flag("--help", "Print this help and exit.");
-  app_->get_formatter()->column_width(40);
+  settings_->set_help_flag();
+  for (CLI::App* app : {app_.get(), settings_.get()}) app->get_formatter()->column_width(40);
 }
 
 Flags::~Flags() = default;
 
 Flags& Flags::Group(absl::string_view name) {
   group_ = std::string(name);
+  are_settings_ = false;
   return *this;
+}
+
+Flags& Flags::Settings(absl::string_view name) {
+  Group(name);
+  are_settings_ = true;
+  return *this;
+}
+
+CLI::App& Flags::Current() {
+  return are_settings_ ? *settings_ : *app_;
 }
 
 Flags& Flags::Register(CLI::Option* option, absl::string_view name, bool is_list) {
   option->group(group_);
-  option->envname(EnvironmentName(role_, name));
+  if (!are_settings_) option->envname(EnvironmentName(role_, name));
   // Given twice on the command line, the last one counts, so that scripts can append.
   if (!is_list) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  entries_.push_back({.name = std::string(name), .option = option, .is_list = is_list});
+  entries_.push_back(
+      {.name = std::string(name), .option = option, .is_list = is_list, .is_setting = are_settings_});
   return *this;
 }
 
 template <class T>
 Flags& Flags::AddValue(absl::string_view name, T* target, absl::string_view help) {
-  CLI::Option* option = app_->add_option(absl::StrCat("--", name), *target, std::string(help));
+  CLI::Option* option = Current().add_option(absl::StrCat("--", name), *target, std::string(help));
   option->capture_default_str();
   return Register(option, name, /*is_list=*/false);
 }
 
 Flags& Flags::Add(absl::string_view name, bool* target, absl::string_view help) {
-  CLI::Option* option = app_->add_flag(absl::StrCat("--", name, ",!--no-", name), *target,
-                                       absl::StrCat(help, *target ? " On by default; --no-" : "",
-                                                    *target ? name : "", *target ? " turns it off." : ""));
+  std::string text(help);
+  if (*target) absl::StrAppend(&text, " On by default");
+  if (*target) absl::StrAppend(&text, are_settings_ ? "." : absl::StrCat("; --no-", name, " turns it off."));
+  const std::string negated = are_settings_ ? "" : absl::StrCat(",!--no-", name);
+  CLI::Option* option = Current().add_flag(absl::StrCat("--", name, negated), *target, text);
   return Register(option, name, /*is_list=*/false);
 }
 Flags& Flags::Add(absl::string_view name, int32_t* target, absl::string_view help) {
@@ -105,13 +124,13 @@ Flags& Flags::Add(absl::string_view name, absl::Duration* target, absl::string_v
     *target = duration;
   };
   CLI::Option* option =
-      app_->add_option_function<std::string>(absl::StrCat("--", name), assign, std::string(help));
+      Current().add_option_function<std::string>(absl::StrCat("--", name), assign, std::string(help));
   option->type_name("DURATION")->default_str(absl::FormatDuration(*target));
   return Register(option, name, /*is_list=*/false);
 }
 
 Flags& Flags::Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help) {
-  CLI::Option* option = app_->add_option(absl::StrCat("--", name), *target, std::string(help));
+  CLI::Option* option = Current().add_option(absl::StrCat("--", name), *target, std::string(help));
   option->delimiter(',')->expected(1)->allow_extra_args(false)->multi_option_policy(
       CLI::MultiOptionPolicy::TakeAll);
   option->type_name("TEXT,...");
@@ -154,9 +173,9 @@ absl::Status Flags::ApplyFile() {
   for (const auto& line : document) {
     const std::string key = line.first.IsScalar() ? line.first.Scalar() : "";
     const auto found = std::find(names.begin(), names.end(), key);
-    if (found == names.end() || key == "flags-file") {
+    if (found == names.end() || key == "flags-file" || key == "help-settings") {
       return YamlError(flags_file_, line.first,
-                       absl::StrCat(key.substr(0, 64), ": unknown flag", DidYouMean(key, names)));
+                       absl::StrCat(key.substr(0, 64), ": unknown flag or setting", DidYouMean(key, names)));
     }
     if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
       return YamlError(flags_file_, line.first, absl::StrCat(key, ": duplicate key"));
@@ -206,10 +225,29 @@ void Flags::AddStandardFlags() {
   Group("Standard");
   Add("check-config", &check_config_, "Check the configuration and exit.");
   Add("flags-file", &flags_file_,
-      "YAML file of flags, one `name: value` per line. The command line and the environment override it.");
+      "YAML file of flags and settings, one `name: value` per line. The command line and the environment "
+      "override it.");
+  Add("help-settings", &help_settings_, "Print what only that file can set, and exit.");
   AddChoice("log-level", &log_level_, {"debug", "info", "warning", "error"},
             "Lowest level of the lines to log.");
   AddChoice("log-format", &log_format_, {"text", "json"}, "Format of the log lines on stderr.");
+}
+
+// Says of a setting on the command line where it belongs.
+absl::Status Flags::UsageError(absl::string_view error, int argc, const char* const* argv) const {
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view name = argv[i];
+    if (!absl::ConsumePrefix(&name, "--")) continue;
+    absl::ConsumePrefix(&name, "no-");
+    name = name.substr(0, name.find('='));
+    for (const Entry& entry : entries_) {
+      if (!entry.is_setting || entry.name != name) continue;
+      return absl::InvalidArgumentError(absl::StrCat("--", name,
+                                                     ": not a flag but a setting; expected a line `", name,
+                                                     ": ...` in the file that --flags-file names"));
+    }
+  }
+  return absl::InvalidArgumentError(error);
 }
 
 void Flags::ApplyLogging() const {
@@ -231,13 +269,17 @@ std::optional<int> Flags::Parse(int argc, const char* const* argv, std::ostream&
   absl::Status status;
   try {
     app_->parse(argc, argv);
+    if (help_settings_) {
+      out << absl::StrReplaceAll(settings_->help(), {{"Usage: [OPTIONS]\n", ""}});
+      return kExitOk;
+    }
     status = ApplyFile();
     if (status.ok()) status = CheckRequired();
   } catch (const CLI::Success& request) {
     app_->exit(request, out, err);
     return kExitOk;
   } catch (const CLI::Error& error) {
-    status = absl::InvalidArgumentError(error.what());
+    status = UsageError(error.what(), argc, argv);
   }
   if (!status.ok()) {
     err << program_ << ": " << std::string(status.message()) << "\nSee " << program_ << " --help.\n";

@@ -27,6 +27,9 @@ struct ParsedFlags {
   std::string policy = "analytic";
   absl::Duration grace = absl::Seconds(30);
   std::vector<std::string> models;
+  uint32_t streams = 256;
+  bool strict = true;
+  bool last = false;
   bool check_config = false;
   std::optional<int> exit_code;
   std::string out;
@@ -48,6 +51,11 @@ struct ParsedFlags {
         .AddChoice("policy", &policy, {"fixed", "analytic"}, "Window policy.")
         .Add("model", &models, "Model folders.");
     if (required) flags.Required();
+    flags.Settings("Limits")
+        .Add("max-streams", &streams, "Most calls.")
+        .InRange(1, 1000)
+        .Add("strict", &strict, "Strict.");
+    flags.Group("Engine").Add("last", &last, "Declared behind settings.");
     std::vector<const char*> argv = {"tandem-drafter"};
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
     std::ostringstream out_stream, err_stream;
@@ -183,7 +191,7 @@ TEST(FlagsTest, MistakesInTheEnvironmentAreUsageErrors) {
 
 TEST(FlagsTest, MistakesInTheFileNameTheLine) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"listen: a:1\nthread: 2\n", ":2:1: thread: unknown flag, did you mean \"threads\"?"},
+      {"listen: a:1\nthread: 2\n", ":2:1: thread: unknown flag or setting, did you mean \"threads\"?"},
       {"threads: 2\nthreads: 3\n", ":2:1: threads: duplicate key"},
       {"threads: many\n", ":1:10: threads: "},
       {"threads: 0\n", "[1, 1024]"},
@@ -191,6 +199,7 @@ TEST(FlagsTest, MistakesInTheFileNameTheLine) {
       {"mlock: perhaps\n", ":1:8: mlock: "},
       {"- a\n", "expected lines of the form flag: value"},
       {"flags-file: other.yaml\n", "flags-file: unknown flag"},
+      {"help-settings: true\n", "help-settings: unknown flag"},
       {"a: [\n", "not YAML"},
   };
   for (const auto& [text, error] : cases) {
@@ -212,6 +221,47 @@ TEST(FlagsTest, RequiredFlagsMayComeFromAnywhere) {
 
 TEST(FlagsTest, TheLastOfARepeatedFlagCounts) {
   EXPECT_EQ(ParsedFlags({"--threads=2", "--threads=3"}).threads, 3);
+}
+
+TEST(FlagsTest, SettingsAreOnlyInTheFile) {
+  const std::string path = WriteFile("max-streams: 12\nstrict: false\nlast: true\n");
+  const ParsedFlags run({"--flags-file", path});
+  EXPECT_FALSE(run.exit_code.has_value()) << run.err;
+  EXPECT_EQ(run.streams, 12u);
+  EXPECT_FALSE(run.strict);
+  EXPECT_TRUE(run.last);
+  {
+    const ScopedVariable variable("TANDEM_DRAFTER_MAX_STREAMS", "13");
+    EXPECT_EQ(ParsedFlags({}).streams, 256u);
+  }
+  for (const std::string& line : {std::string("max-streams: 0\n"), std::string("max-streams: x\n")}) {
+    const ParsedFlags refused({"--flags-file", WriteFile(line)});
+    EXPECT_EQ(refused.exit_code, kExitUsage) << line;
+    EXPECT_THAT(refused.err, HasSubstr("max-streams")) << line;
+  }
+}
+
+TEST(FlagsTest, ASettingOnTheCommandLineIsToldWhereItBelongs) {
+  for (const char* argument : {"--max-streams=12", "--no-strict", "--strict"}) {
+    const ParsedFlags run({argument});
+    EXPECT_EQ(run.exit_code, kExitUsage) << argument;
+    EXPECT_THAT(run.err, HasSubstr("not a flag but a setting")) << argument;
+    EXPECT_THAT(run.err, HasSubstr("--flags-file")) << argument;
+  }
+}
+
+TEST(FlagsTest, HelpOfFlagsAndOfSettingsAreTwo) {
+  const ParsedFlags flags({"--help"});
+  EXPECT_THAT(flags.out, HasSubstr("--help-settings"));
+  EXPECT_THAT(flags.out, ::testing::Not(HasSubstr("--max-streams")));
+  const ParsedFlags settings({"--help-settings"}, /*required=*/true);
+  EXPECT_EQ(settings.exit_code, kExitOk);
+  EXPECT_THAT(settings.out, HasSubstr("Limits:"));
+  EXPECT_THAT(settings.out, HasSubstr("--max-streams"));
+  EXPECT_THAT(settings.out, HasSubstr("On by default."));
+  for (const char* other : {"--listen", "--no-strict", "Usage"}) {
+    EXPECT_THAT(settings.out, ::testing::Not(HasSubstr(other)));
+  }
 }
 
 }  // namespace

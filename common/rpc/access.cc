@@ -64,7 +64,7 @@ constexpr AccessRule kRules[] = {
     {kRouter, "/grpc.health.v1.Health/", kAnyone},
     {kVerifier, "/grpc.health.v1.Health/", kAnyone},
     {kDrafter, "/grpc.health.v1.Health/", kAnyone},
-    // The list of methods; only served with --reflection.
+    // The list of methods; only served with the setting reflection.
     {kRouter, "/grpc.reflection.v1alpha.ServerReflection/", kClientRole | kOperatorRole},
     {kVerifier, "/grpc.reflection.v1alpha.ServerReflection/", kOperatorRole},
     {kDrafter, "/grpc.reflection.v1alpha.ServerReflection/", kOperatorRole},

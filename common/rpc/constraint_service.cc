@@ -9,7 +9,7 @@
 namespace tandem {
 
 void DeclareConstraintFlags(ConstraintFlags& options, Flags& flags) {
-  flags.Group("Structured output")
+  flags.Settings("Structured output")
       .Add("max-constraint", &options.max_kib, "Largest constraint of a request, in KiB.")
       .InRange(1, 1024)
       .Add("max-constraint-depth", &options.max_depth,

@@ -18,12 +18,11 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/bounded_sockets.h"
 
 namespace tandem {
 namespace {
@@ -147,6 +146,12 @@ absl::Status Listener::BindPath(const std::string& path) {
 absl::Status Listener::BindHost(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) return BindError(address, "no port");
+  const std::string port = address.substr(colon + 1);
+  uint32_t number = 0;
+  // getaddrinfo takes the lowest 16 bits of a larger number.
+  if (!absl::SimpleAtoi(port, &number) || number > 65535) {
+    return BindError(address, absl::StrCat("no port \"", port, "\""));
+  }
   std::string host = address.substr(0, colon);
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   if (host == "*") host = "0.0.0.0";
@@ -155,7 +160,7 @@ absl::Status Listener::BindHost(const std::string& address) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   Addresses found;
-  const int error = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found.first);
+  const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found.first);
   if (error != 0) return BindError(address, gai_strerror(error));
 
   std::string why = "no such address";
@@ -191,7 +196,6 @@ void Listener::Start(const Options& options, std::function<void(int)> serve) {
   max_descriptor_ = free >= 0 && options.max_connections < all - free ? free + options.max_connections : all;
   options_ = options;
   serve_ = std::move(serve);
-  watch_.emplace(options.watch);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -216,17 +220,13 @@ void Listener::Run() {
   std::vector<pollfd> polled = {{.fd = wake_, .events = POLLIN, .revents = 0}};
   for (const int socket : sockets_) polled.push_back({.fd = socket, .events = POLLIN, .revents = 0});
   bool accepting = true;
-  last_look_ = MonotonicNanos();
   while (true) {
-    const int until_look = watch_->empty() ? -1 : ConnectionWatch::kPeriodMs;
     // What waits and cannot be accepted would make poll return at once.
-    if (poll(polled.data(), accepting ? polled.size() : 1, accepting ? until_look : kPauseMs) < 0 &&
-        errno != EINTR) {
+    if (poll(polled.data(), accepting ? polled.size() : 1, accepting ? -1 : kPauseMs) < 0 && errno != EINTR) {
       LogError("cannot poll a listening socket", {{"error", std::strerror(errno)}});
       poll(nullptr, 0, kPauseMs);
     }
     if ((polled[0].revents & POLLIN) != 0) return;
-    LookAtConnections();
     accepting = true;
     for (const int socket : sockets_) accepting = AcceptAll(socket) && accepting;
     if (accepting) {
@@ -237,31 +237,9 @@ void Listener::Run() {
   }
 }
 
-void Listener::LookAtConnections() {
-  const absl::Duration elapsed = absl::Nanoseconds(MonotonicNanos() - last_look_);
-  if (elapsed < absl::Milliseconds(ConnectionWatch::kPeriodMs)) return;
-  watch_->Look(elapsed);
-  if (options_.most_calls > 0) {
-    const CutSockets cut = TakeCutSockets();
-    options_.cut_for_header_lists.Increment(cut.header_lists);
-    options_.watch.cut.Increment(cut.calls);
-    options_.cut_for_idle_frames.Increment(cut.idle_frames);
-    if (cut.header_lists + cut.calls + cut.idle_frames > 0) {
-      LogWarning("connections cut before gRPC read their peers' data",
-                 {{"header_lists_beyond_all_bounds", absl::StrCat(cut.header_lists)},
-                  {"calls_beyond_the_limit", absl::StrCat(cut.calls)},
-                  {"too_many_pings_and_resets", absl::StrCat(cut.idle_frames)}});
-    }
-  }
-  last_look_ = MonotonicNanos();
-}
-
 bool Listener::AcceptAll(int socket) {
   for (int i = 0; i < kMostAtOnce; ++i) {
-    sockaddr_storage from = {};
-    socklen_t from_size = sizeof(from);
-    const int connection =
-        accept4(socket, reinterpret_cast<sockaddr*>(&from), &from_size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int connection = accept4(socket, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (connection < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
       if (IsOfOneConnection(errno)) continue;
@@ -273,25 +251,11 @@ bool Listener::AcceptAll(int socket) {
       close(connection);
       continue;
     }
-    const std::optional<PeerAddress> peer = PeerAddressOf(from);
-    const std::shared_ptr<PeerBackoff> backoff = options_.watch.backoff;
-    if (backoff != nullptr && peer.has_value() && backoff->Refuses(*peer, absl::Now())) {
-      options_.refused_after_cuts.Increment();  // Before its peer can know.
-      close(connection);
-      continue;
-    }
     const int on = 1;
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(connection, IPPROTO_TCP, TCP_USER_TIMEOUT, &kStalledMs, sizeof(kStalledMs));
     // Otherwise the kernel takes megabytes for peers that read nothing.
     setsockopt(connection, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof(kMostUnsent));
-    watch_->Add(connection, peer);
-    if (options_.most_calls > 0) {
-      // The connection may outlive the listener.
-      BoundSocket(connection, options_.most_calls, [backoff, peer] {
-        if (backoff != nullptr && peer.has_value()) backoff->OnCut(*peer, absl::Now());
-      });
-    }
     serve_(connection);
   }
   return true;

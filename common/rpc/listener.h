@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
-#include "common/rpc/connection_watch.h"
 #include "common/rpc/unix_socket.h"
 
 namespace tandem {
@@ -24,8 +22,7 @@ namespace tandem {
 // no file descriptors left. This one continues as soon as there are some again.
 //
 // Connections may use only part of the process's descriptors, because it needs others for files and for calls
-// to other servers. A further connection is closed at once, so that its client notices. A connection whose
-// peer sends calls and does not read the answers is shut down (ConnectionWatch).
+// to other servers. A further connection is closed at once, so that its client notices.
 //
 //   Bind --> LISTENING (connections wait) --Start--> ACCEPTING --Stop--> CLOSED
 //
@@ -41,14 +38,6 @@ class Listener {
     int max_connections = 0;
     // Counts connections closed because there were too many.
     Counter refused;
-    // Counts connections closed because of watch.backoff.
-    Counter refused_after_cuts;
-    ConnectionWatch::Options watch;
-    // Bounds unanswered calls, frames that carry nothing, and header lists on a connection before gRPC reads
-    // them (BoundSocket), and counts cut connections. 0: no bounds.
-    uint64_t most_calls = 0;
-    Counter cut_for_header_lists;
-    Counter cut_for_idle_frames;
   };
 
   // Binds "host:port", where port 0 takes a free one, or "unix:PATH". Unavailable, naming the address, if it
@@ -71,7 +60,6 @@ class Listener {
   absl::Status BindPath(const std::string& path);
   absl::Status BindHost(const std::string& address);
   void Run();
-  void LookAtConnections();
   // Accepts all waiting connections of a socket. False if some cannot be accepted at the moment.
   bool AcceptAll(int socket);
 
@@ -82,9 +70,7 @@ class Listener {
   int max_descriptor_ = 0;  // Of connections.
   std::function<void(int)> serve_;
   Options options_;
-  std::optional<ConnectionWatch> watch_;  // Of the thread,
-  int64_t last_look_ = 0;                 // which last looked then, in monotonic nanoseconds.
-  std::atomic<int64_t> deaf_since_{0};    // Monotonic nanoseconds; 0: not.
+  std::atomic<int64_t> deaf_since_{0};  // Monotonic nanoseconds; 0: not.
   std::thread thread_;
 };
 

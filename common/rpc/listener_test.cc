@@ -182,7 +182,8 @@ TEST(ListenerTest, AddressesOfEveryKindAreUnderstood) {
     const absl::Status second = Listener::Bind(absl::StrCat("127.0.0.1:", (*listener)->port())).status();
     EXPECT_EQ(second.code(), absl::StatusCode::kUnavailable) << address;
   }
-  for (const char* address : {"127.0.0.1", "no.such.host.invalid:1", "127.0.0.1:http-or-so", "192.0.2.1:0"}) {
+  for (const char* address : {"127.0.0.1", "no.such.host.invalid:1", "127.0.0.1:http-or-so", "192.0.2.1:0",
+                              "127.0.0.1:70000", "localhost:65536", "127.0.0.1:-1", "127.0.0.1:"}) {
     EXPECT_EQ(Listener::Bind(address).status().code(), absl::StatusCode::kUnavailable) << address;
   }
 }

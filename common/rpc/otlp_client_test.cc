@@ -183,7 +183,7 @@ TEST(TracingTest, FlagsAreChecked) {
   const absl::Status alone = CheckTracingFlags({.tls = {.ca = "ca.pem"}});
   EXPECT_THAT(std::string(alone.message()), HasSubstr("expected with --otlp-endpoint"));
   const absl::Status missing = CheckTracingFlags({.endpoint = "c:1", .tls = {.ca = "/nonexistent/ca.pem"}});
-  EXPECT_THAT(std::string(missing.message()), HasSubstr("--otlp-tls-ca"));
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("otlp-tls-ca"));
 }
 
 TEST(TracingTest, CountsWhatTheReceiverTakes) {

@@ -18,12 +18,6 @@ struct PeerLimits {
   // MiB for received messages that are not processed yet and sent messages that are not written yet, over all
   // connections. When it is nearly used up, gRPC reads less, and then ends calls.
   uint32_t memory_mib = 512;
-  // KiB that a peer may send while it reads none of the answers that wait for it; then its connection is cut.
-  // 0: no limit. All peers together may send what `memory_mib` has room for.
-  uint32_t unread_kib = 256;
-  // The longest time for which an address may not connect after one of its connections was cut (PeerBackoff);
-  // zero: no pause.
-  absl::Duration cut_backoff = absl::Seconds(30);
   // Threads for connections, in addition to gRPC's (Pollers): about how many peers may send without pause
   // before others are not read.
   uint32_t pollers = 2;

@@ -30,9 +30,6 @@ namespace {
 // never end by themselves, would otherwise make every drain take its whole grace period.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kLivenessPeriod = absl::Seconds(1);
-// On a connection beyond the limit of calls: those that a client begins before it knows the limit, or while
-// what ended others is on its way.
-constexpr uint64_t kMoreCalls = 256;
 
 // What holds for all servers of the process.
 void PrepareProcess() {
@@ -72,10 +69,8 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 // the connection of a header that does not end, too, but skip its bytes, which costs next to nothing.
 void WarnOfGrpc(const ServerOptions& options) {
   if (IsLoopback(options.listen_address) || BoundsHeaderLists(grpc::Version())) return;
-  // Without TLS the listener finds these.
-  if (options.credentials == nullptr) return;
   LogWarning(
-      "with this version of gRPC, any TLS client can keep a core busy with one endless header "
+      "with this version of gRPC, anyone who can connect can keep a core busy with one endless header "
       "(docs/operate/security.md); put a proxy in front, or build with 1.56.2 or later",
       {{"grpc", grpc::Version()}, {"address", options.listen_address}});
 }
@@ -211,31 +206,9 @@ void ServerRunner::StartListeners(const ServerOptions& options) {
                          ->AddCounter({.name = "tandem_server_refused_connections_total",
                                        .help = "Connections closed at once because too many were open."})
                          .With({});
-    accept.refused_after_cuts =
-        options.metrics
-            ->AddCounter(
-                {.name = "tandem_server_backed_off_connections_total",
-                 .help =
-                     "Connections closed at once because earlier ones from the same address had been cut."})
-            .With({});
-    auto& cut = options.metrics->AddCounter(
-        {.name = "tandem_server_cut_connections_total",
-         .help = "Connections cut because of their peer: it did not read answers (unread), sent too large "
-                 "header lists (header), or sent endless pings, settings and resets (idle).",
-         .labels = {"reason"}});
-    accept.watch.cut = cut.With({"unread"});
-    accept.cut_for_header_lists = cut.With({"header"});
-    accept.cut_for_idle_frames = cut.With({"idle"});
   }
-  accept.watch.backoff = options.backoff;
-  accept.watch.unread = {
-      .max_debt_bytes = uint64_t{options.limits.unread_kib} << 10,
-      .max_total_debt_bytes = (uint64_t{options.limits.memory_mib} << 20) / UnreadOutput::kMemoryPerByte};
   for (Port* port : {&port_, &local_port_, &health_port_}) {
     if (port->listener == nullptr) continue;
-    // With every version of gRPC: 1.83 and 1.85 skip a header that does not end, but keep its connection.
-    const bool encrypted = port == &port_ && options.credentials != nullptr;
-    accept.most_calls = encrypted ? 0 : options.limits.max_streams + kMoreCalls;
     port->listener->Start(accept, [acceptor = port->acceptor.get()](int connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection;

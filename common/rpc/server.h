@@ -17,7 +17,6 @@
 #include "common/rpc/certificate_watch.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/listener.h"
-#include "common/rpc/peer_backoff.h"
 #include "common/rpc/peer_limits.h"
 #include "common/rpc/pollers.h"
 #include "common/rpc/tls_files.h"
@@ -79,8 +78,6 @@ struct ServerOptions {
   std::vector<std::string> not_serving_yet;
   // Of both servers.
   PeerLimits limits;
-  // Addresses that may not connect for a while, on every port; null: all may.
-  std::shared_ptr<PeerBackoff> backoff;
 };
 
 // The health name for liveness: whether the process should keep running. It is SERVING while models load and

@@ -1,7 +1,5 @@
 #include "common/rpc/server_flags.h"
 
-#include <memory>
-
 #include "absl/time/clock.h"
 #include "common/base/core_dumps.h"
 #include "common/base/status_macros.h"
@@ -15,8 +13,7 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("metrics-listen", &options.metrics_listen, "Address to serve /metrics on; empty: none.")
       .Add("health-listen", &options.health_listen,
            "Address to serve grpc.health.v1 on without TLS, for probes that have no certificates. Nothing "
-           "else is served there. Empty: none. --listen serves grpc.health.v1 in any case.")
-      .Add("reflection", &options.reflection, "Serve gRPC reflection.");
+           "else is served there. Empty: none. --listen serves grpc.health.v1 in any case.");
   flags.Group("Security")
       .Add("tls-certificate", &options.tls.certificate,
            "PEM file of this server's certificate and any intermediate certificates. With it, every "
@@ -26,10 +23,15 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
            "PEM file of the certificate authorities of peers. The role in a peer's certificate decides what "
            "it may call.")
       .Add("insecure", &options.insecure,
-           "Allow listening without TLS on addresses that other machines can reach.")
-      .Add("core-dumps", &options.core_dumps,
-           "Allow core dumps of this process; they contain tokens, prompts and outputs.");
-  flags.Group("Limits on callers (docs/operate/security.md)")
+           "Allow listening without TLS on addresses that other machines can reach.");
+  DeclareTracingFlags(options.tracing, flags);
+  flags.Group("Life cycle")
+      .Add("drain-delay", &options.drain_delay,
+           "How long to accept requests after SIGTERM, so that clients that watch health can choose other "
+           "servers.")
+      .Add("drain-grace", &options.drain_grace,
+           "How long running requests may go on after that; those that remain are handed over or ended.");
+  flags.Settings("Limits on callers (docs/operate/security.md)")
       .Add("max-connections", &options.limits.max_connections,
            "Most connections at once, roughly; further ones are closed. Fewer if the limit on file "
            "descriptors is lower (ulimit -Hn).")
@@ -40,33 +42,18 @@ void DeclareServerFlags(ServerFlags& options, Flags& flags) {
       .Add("connection-memory", &options.limits.memory_mib,
            "Most MiB of messages in transit, over all connections; when they are used up, gRPC ends calls.")
       .InRange(16, 1 << 20)
-      .Add("connection-unread", &options.limits.unread_kib,
-           "Cut the connection of a peer that has sent this many KiB of calls while it reads none of its "
-           "answers; 0: never.")
-      .InRange(0, 1 << 20)
-      .Add("cut-backoff", &options.limits.cut_backoff,
-           "Longest time that an address may open no new connection after one of its connections was cut: 1s "
-           "after the first cut, doubled after each further one. Addresses of known callers are exempt. 0s: "
-           "off.")
-      .Add("connection-threads", &options.limits.pollers,
-           "Threads for connections, besides gRPC's own. A peer that sends without pause keeps one busy; "
-           "when all are busy, other peers are not read.")
-      .InRange(0, 256)
       .Add("connection-idle", &options.limits.max_idle,
            "Close a connection that has had no call for this long; 0s: never.")
       .Add("connection-age", &options.limits.max_age,
            "Age at which a connection takes no more calls; calls that still run end after as long again. 0s: "
            "never.");
-  DeclareTracingFlags(options.tracing, flags);
-  flags.Group("Life cycle")
+  flags.Settings("Server")
+      .Add("reflection", &options.reflection, "Serve gRPC reflection.")
+      .Add("core-dumps", &options.core_dumps,
+           "Allow core dumps of this process; they contain tokens, prompts and outputs.")
       .Add("liveness-timeout", &options.liveness_timeout,
            "Report the health service \"liveness\" as NOT_SERVING when work has made no progress for this "
-           "long; 0s: never.")
-      .Add("drain-delay", &options.drain_delay,
-           "How long to accept requests after SIGTERM, so that clients that watch health can choose other "
-           "servers.")
-      .Add("drain-grace", &options.drain_grace,
-           "How long running requests may go on after that; those that remain are handed over or ended.");
+           "long; 0s: never.");
 }
 
 absl::StatusOr<Security> OpenServerSecurity(const ServerFlags& options, v1::ServerRole role) {
@@ -78,18 +65,16 @@ absl::StatusOr<Security> OpenServerSecurity(const ServerFlags& options, v1::Serv
 
 ServerOptions MakeServerOptions(const ServerFlags& options, const Security& security,
                                 MetricsRegistry* metrics) {
-  return {
-      .listen_address = options.listen,
-      .metrics_address = options.metrics_listen,
-      .metrics = metrics,
-      .reflection = options.reflection,
-      .credentials = security.server,
-      .tls = options.tls,
-      .insecure = options.insecure,
-      .health_address = options.health_listen,
-      .liveness_timeout = options.liveness_timeout,
-      .limits = options.limits,
-      .backoff = std::make_shared<PeerBackoff>(PeerBackoff::Options{.longest = options.limits.cut_backoff})};
+  return {.listen_address = options.listen,
+          .metrics_address = options.metrics_listen,
+          .metrics = metrics,
+          .reflection = options.reflection,
+          .credentials = security.server,
+          .tls = options.tls,
+          .insecure = options.insecure,
+          .health_address = options.health_listen,
+          .liveness_timeout = options.liveness_timeout,
+          .limits = options.limits};
 }
 
 }  // namespace tandem

@@ -34,16 +34,16 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const TlsF
       OpenClientSecurity(files, absl::Now());
   if (credentials.ok()) return credentials;
   return absl::Status(credentials.status().code(),
-                      absl::StrCat("--otlp-tls-ca: ", credentials.status().message()));
+                      absl::StrCat("otlp-tls-ca: ", credentials.status().message()));
 }
 
 }  // namespace
 
 void DeclareTracingFlags(TracingFlags& options, Flags& flags) {
-  flags.Group("Traces")
-      .Add(
-          "otlp-endpoint", &options.endpoint,
-          "host:port of an OpenTelemetry receiver to send spans to (OTLP over gRPC); empty: record no spans.")
+  flags.Group("Traces").Add(
+      "otlp-endpoint", &options.endpoint,
+      "host:port of an OpenTelemetry receiver to send spans to (OTLP over gRPC); empty: record no spans.");
+  flags.Settings("Traces")
       .Add("trace-sample", &options.sample,
            "Share of traces to record, of those that begin here. For a trace that a caller began, the caller "
            "decides.")
@@ -55,7 +55,7 @@ void DeclareTracingFlags(TracingFlags& options, Flags& flags) {
 absl::Status CheckTracingFlags(const TracingFlags& flags) {
   if (flags.endpoint.empty()) {
     if (!flags.tls.any()) return absl::OkStatus();
-    return absl::InvalidArgumentError("--otlp-tls-ca: expected with --otlp-endpoint");
+    return absl::InvalidArgumentError("otlp-tls-ca: expected with --otlp-endpoint");
   }
   TANDEM_RETURN_IF_ERROR(CheckEndpoint(flags.endpoint));
   return Credentials(flags.tls).status();

@@ -6,11 +6,11 @@
 FROM tandem:cpu
 USER 0:0
 RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv libssl3 \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 python3-venv \
  && rm -rf /var/lib/apt/lists/* \
  && python3 -m venv /opt/trainer \
  && /opt/trainer/bin/pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch \
- && /opt/trainer/bin/pip install --no-cache-dir numpy safetensors tokenizers transformers boto3
+ && /opt/trainer/bin/pip install --no-cache-dir numpy cryptography safetensors tokenizers transformers boto3
 COPY deploy/demo-models/train /opt/tandem/demo-models/train
 COPY deploy/learning /opt/tandem/learning
 ENV PATH=/opt/tandem/learning:/opt/trainer/bin:$PATH

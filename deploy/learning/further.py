@@ -14,7 +14,9 @@ import typing
 
 import torch
 
-import aes_gcm
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 import learner  # Makes the folder of the demo models' recipe known.
 import spool
 
@@ -142,7 +144,8 @@ class Target:
         torch.save({"part": part and tuple(part), "spent": tuple(self.spent())}, text)
         nonce = os.urandom(12)
         path = folder / f"{number:06}"
-        path.with_suffix(".new").write_bytes(nonce + aes_gcm.encrypt(self._key, nonce, f"{identity} {number}".encode(), text.getvalue()))
+        sealed = AESGCM(self._key).encrypt(nonce, text.getvalue(), f"{identity} {number}".encode())
+        path.with_suffix(".new").write_bytes(nonce + sealed)
         os.replace(path.with_suffix(".new"), path)
 
     def _load(self, folder, identity):
@@ -150,8 +153,8 @@ class Target:
         while (path := folder / f"{len(self.parts):06}").exists():
             text = path.read_bytes()
             try:
-                text = aes_gcm.decrypt(self._key, text[:12], f"{identity} {len(self.parts)}".encode(), text[12:])
-            except ValueError:
+                text = AESGCM(self._key).decrypt(text[:12], text[12:], f"{identity} {len(self.parts)}".encode())
+            except (ValueError, InvalidTag):
                 print(f"{path}: damaged, or of another run: outputs are written anew", flush=True)
                 shutil.rmtree(folder)
                 self.parts.clear()

@@ -1,5 +1,5 @@
-"""Reads a router's spool (docs/inside/spool-format.md has its files byte by byte). Needs no package; object_store.py reads one that was
-copied to an object store."""
+"""Reads a router's spool (docs/inside/spool-format.md has its files byte by byte). Needs the package
+cryptography; object_store.py reads one that was copied to an object store."""
 
 import dataclasses
 import hashlib
@@ -8,7 +8,8 @@ import pathlib
 import struct
 import zlib
 
-import aes_gcm
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 MAGIC = b"TDMSPOOL"
 VERSION = BODY_VERSION = 1
@@ -257,7 +258,7 @@ def read_tenant(spools, keys, tenant, damage):
                     continue
                 try:
                     associated = file_id + content[at : at + 32]
-                    body = aes_gcm.decrypt(key, nonce, associated, content[at + HEAD.size : at + HEAD.size + size])
+                    body = AESGCM(key).decrypt(nonce, content[at + HEAD.size : at + HEAD.size + size], associated)
                     yield parse_body(body, request, time_ms)
-                except (aes_gcm.DecryptError, SpoolError):
+                except (InvalidTag, SpoolError):
                     damage.unreadable_records += 1

@@ -29,6 +29,11 @@ counts:
 
 A switch needs no value: `--insecure` sets it, and on servers `--no-insecure` clears it. A list is given by repeating the flag, on
 servers also with commas. A duration is written as `1.5s` or `100ms`. `--check-config` checks flags and files, says what is wrong, and exits.
+
+## Settings
+
+What is rarely set is a setting of a server: it has no flag and no variable. A line such as `max-streams: 512` of the file that
+`--flags-file` names sets it. The settings follow the flags of each server; `--help-settings` prints them.
 """
 
 ITEM = re.compile(r"^  (\S.*?)(?:\s{2,}(\S.*))?$")
@@ -42,13 +47,13 @@ FLAG = re.compile(
 )
 
 
-def run_help(bin_dir, words):
+def run_help(bin_dir, words, option="--help"):
     # No variable of this machine changes a default.
     run = subprocess.run(
-        [bin_dir / words[0], *words[1:], "--help"], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"}
+        [bin_dir / words[0], *words[1:], option], capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"}
     )
     if run.returncode != 0:
-        raise SystemExit(f"{' '.join(words)} --help: exit code {run.returncode}: {run.stderr.strip()}")
+        raise SystemExit(f"{' '.join(words)} {option}: exit code {run.returncode}: {run.stderr.strip()}")
     return run.stdout.split("\n")
 
 
@@ -88,13 +93,13 @@ def cell(text):
     return "`".join(parts)
 
 
-def flag_row(head, text, program):
+def flag_row(head, text, program, is_setting=False):
     match = FLAG.match(head)
     if match is None:
         raise SystemExit(f"{program} --help: cannot read the flag {head!r}")
     names = [name for name in match["names"].split(",") if not name.startswith("--no-") or "{" not in name]
     kind, default, variable = match["kind"] or "", match["default"], match["variable"]
-    if program in SERVERS:
+    if program in SERVERS and not is_setting:
         expected = f"{program}_{names[0].lstrip('-')}".upper().replace("-", "_")
         if variable is not None and variable != expected:
             raise SystemExit(f"{program} --help: {names[0]} has the variable {variable}, expected {expected}")
@@ -116,6 +121,8 @@ def flag_row(head, text, program):
     else:
         kind = kind.lower().replace(",...", ", list").replace(" ...", ", list") or "switch"
     kind += ", list" if match["more"] and not kind.endswith("list") else ""
+    if is_setting:
+        names = [name.lstrip("-") for name in names]
     default = "required" if required else f"`{default}`" if default else ""
     return f"| {', '.join(f'`{name}`' for name in names)} | {kind} | {default} | {cell(text)} |"
 
@@ -144,7 +151,7 @@ def program_part(bin_dir, words, level, written):
         rows = [
             flag_row(head, text, words[0])
             for head, text in items
-            if not re.match(r"(-h,)?--help$|--version$", head)
+            if not re.match(r"(-h,)?--help$|--help-settings\b|--version$", head)
         ]
         if not rows:
             continue
@@ -160,9 +167,22 @@ def program_part(bin_dir, words, level, written):
         yield f"| {'argument' if title == 'Positionals' else 'flag'} | value | default | meaning |"
         yield "| --- | --- | --- | --- |"
         yield from rows
+    if words[0] in SERVERS:
+        yield from settings_part(bin_dir, words[0])
     for name in subcommands:
         yield ""
         yield from program_part(bin_dir, [*words, name], min(level + 1, 4), written)
+
+
+def settings_part(bin_dir, program):
+    yield ""
+    yield "**Settings**, only in the file that `--flags-file` names"
+    yield ""
+    yield "| setting | value | default | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for title, items in sections(run_help(bin_dir, [program], "--help-settings")):
+        if title is not None:
+            yield from (flag_row(head, text, program, is_setting=True) for head, text in items)
 
 
 def flags_page(bin_dir):

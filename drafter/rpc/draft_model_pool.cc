@@ -329,7 +329,7 @@ absl::Status DraftModelPool::CheckPlace(const std::string& name, bool replace) {
   if (present == held_.end()) {
     if (held_.size() < options_.max_models) return absl::OkStatus();
     return absl::ResourceExhaustedError(
-        absl::StrCat("this drafter holds ", held_.size(), " models, which is the limit (--max-models)"));
+        absl::StrCat("this drafter holds ", held_.size(), " models, which is the limit (max-models)"));
   }
   if (replace) return CheckNotMerged(name);
   return absl::AlreadyExistsError(

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/access.h"
+#include "common/rpc/peer_address.h"
 #include "common/rpc/status.h"
 
 namespace tandem::router {

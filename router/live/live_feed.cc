@@ -23,6 +23,7 @@ void LiveFeed::Publish(absl::string_view type, std::string json) {
   absl::MutexLock lock(&mutex_);
   if (closed_) return;
   event->id = ++last_id_;
+  ++news_;
   bytes_ += bytes;
   events_.push_back(std::move(event));
   while (!events_.empty() && (events_.size() > options_.max_events || bytes_ > options_.max_bytes)) {
@@ -80,6 +81,23 @@ void LiveFeed::AwaitNoWatchers(absl::Duration timeout) {
 void LiveFeed::Close() {
   absl::MutexLock lock(&mutex_);
   closed_ = true;
+  ++news_;
+}
+
+uint64_t LiveFeed::news() const {
+  absl::MutexLock lock(&mutex_);
+  return news_;
+}
+
+void LiveFeed::AwaitNews(uint64_t known, absl::Duration timeout) {
+  const auto changed = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return news_ != known; };
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(&changed), timeout);
+}
+
+void LiveFeed::Wake() {
+  absl::MutexLock lock(&mutex_);
+  ++news_;
 }
 
 }  // namespace tandem::router

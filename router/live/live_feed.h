@@ -93,6 +93,13 @@ class LiveFeed {
 
   // Ends all watching for good.
   void Close();
+
+  // Changes with every event, with Close and with Wake.
+  uint64_t news() const;
+  // Waits until news() is not `known` any more, at most for `timeout`.
+  void AwaitNews(uint64_t known, absl::Duration timeout);
+  // Ends AwaitNews.
+  void Wake();
   // Waits until nobody watches any more, at most for `timeout`.
   void AwaitNoWatchers(absl::Duration timeout);
 
@@ -108,6 +115,7 @@ class LiveFeed {
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // Of events_.
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;  // Of all that ever were.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t news_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace tandem::router

@@ -1,12 +1,7 @@
 #include "router/live/live_server.h"
 
-#include <civetweb.h>
-
-#include <array>
-#include <exception>
-#include <optional>
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
@@ -14,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/config/secret.h"
 #include "common/rpc/security.h"
 #include "router/live/live_json.h"
 #include "router/live/page.h"
@@ -27,39 +22,32 @@ namespace {
 constexpr absl::Duration kBeat = absl::Seconds(1);
 // Time to tell browsers that the server ends.
 constexpr absl::Duration kFarewell = absl::Seconds(1);
+// A browser has so many times `patience` to read what is written at once, up to 64 events.
+constexpr int kReadingShare = 5;
+// Requests have no body.
+constexpr size_t kMaxBodyBytes = 1024;
 
 // Loads nothing from elsewhere, stores nothing, and may not be framed.
-constexpr char kSafetyHeaders[] =
-    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
-    "X-Content-Type-Options: nosniff\r\n"
-    "X-Frame-Options: DENY\r\n"
-    "Referrer-Policy: no-referrer\r\n"
-    "Cross-Origin-Opener-Policy: same-origin\r\n"
-    "Cross-Origin-Resource-Policy: same-origin\r\n"
-    "Cache-Control: no-store\r\n"
-    "Connection: close\r\n";
-
-struct Answer {
-  absl::string_view status = "200 OK";
-  absl::string_view type = "text/plain; charset=utf-8";
-  absl::string_view headers;  // More of them, each with its end.
-  std::string body;
-};
-
-void Send(mg_connection* connection, const Answer& answer) {
-  const bool with_body = !absl::EqualsIgnoreCase(mg_get_request_info(connection)->request_method, "HEAD");
-  const std::string message =
-      absl::StrCat("HTTP/1.1 ", answer.status, "\r\nContent-Type: ", answer.type,
-                   "\r\nContent-Length: ", answer.body.size(), "\r\n", kSafetyHeaders, answer.headers, "\r\n",
-                   with_body ? absl::string_view(answer.body) : absl::string_view());
-  mg_write(connection, message.data(), message.size());
+HttpAnswer Safely(HttpAnswer answer) {
+  answer.fields.insert(
+      answer.fields.end(),
+      {{"Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+       {"X-Content-Type-Options", "nosniff"},
+       {"X-Frame-Options", "DENY"},
+       {"Referrer-Policy", "no-referrer"},
+       {"Cross-Origin-Opener-Policy", "same-origin"},
+       {"Cross-Origin-Resource-Policy", "same-origin"},
+       {"Cache-Control", "no-store"}});
+  return answer;
 }
 
-absl::string_view Header(mg_connection* connection, const char* name) {
-  const char* value = mg_get_header(connection, name);
-  return value == nullptr ? absl::string_view() : absl::string_view(value);
+constexpr char kPlain[] = "text/plain; charset=utf-8";
+constexpr char kEvents[] = "text/event-stream; charset=utf-8";
+
+HttpAnswer Refusal(int status, std::string why) {
+  return Safely({.status = status, .fields = {{"Content-Type", kPlain}}, .body = std::move(why)});
 }
 
 // "127.0.0.1:9201", "[::1]", "localhost": what names this machine whatever a name server says.
@@ -73,11 +61,22 @@ std::string Frame(absl::string_view type, absl::string_view json, absl::string_v
   return absl::StrCat("event: ", type, id.empty() ? "" : "\nid: ", id, "\ndata: ", json, "\n\n");
 }
 
-int IgnoreMessage(const mg_connection*, const char*) {
-  return 1;  // It has been dealt with.
-}
-
 }  // namespace
+
+// One browser that watches. The thread of the streams has it to itself, but for what other threads set.
+struct LiveServer::Stream : std::enable_shared_from_this<LiveServer::Stream> {
+  std::shared_ptr<HttpExchange> exchange;
+  std::unique_ptr<LiveFeed::Watcher> watcher;
+  Secret authorization;
+  std::string next;   // To be written before anything else.
+  bool ends = false;  // `next` was the last.
+  uint64_t tallies_told = 0;
+  uint64_t routing_told = 0;
+  absl::Time table_due = absl::InfinitePast();
+  absl::Time wrote_at;
+  std::atomic<bool> writing{false};
+  std::atomic<bool> gone{false};
+};
 
 absl::StatusOr<std::unique_ptr<LiveServer>> LiveServer::Start(Options options, LiveView* view) {
   if (!options.insecure && !IsLoopback(options.address)) {
@@ -87,75 +86,47 @@ absl::StatusOr<std::unique_ptr<LiveServer>> LiveServer::Start(Options options, L
                      "--insecure if this is intended"));
   }
   std::unique_ptr<LiveServer> server(new LiveServer(std::move(options), view));
-  if (absl::Status status = server->Listen(); !status.ok()) return status;
+  const Options& given = server->options_;
+  absl::StatusOr<std::unique_ptr<HttpServer>> http =
+      HttpServer::Start({.address = given.address,
+                         .threads = 1,
+                         .max_connections = given.max_connections,
+                         .max_body_bytes = kMaxBodyBytes,
+                         .head_timeout = given.patience,
+                         .body_timeout = given.patience,
+                         .answer_timeout = given.patience,
+                         .idle_timeout = given.patience},
+                        server.get());
+  if (!http.ok()) {
+    return absl::Status(http.status().code(), absl::StrCat("live page address ", http.status().message()));
+  }
+  server->http_ = *std::move(http);
+  server->writer_ = std::thread([server = server.get()] { server->WriteToStreams(); });
   return server;
 }
 
 LiveServer::LiveServer(Options options, LiveView* view)
-    : options_(std::move(options)), view_(*view), loopback_(IsLoopback(options_.address)) {
-  mg_init_library(0);
-}
+    : options_(std::move(options)), view_(*view), loopback_(IsLoopback(options_.address)) {}
 
 LiveServer::~LiveServer() {
   view_.feed.Close();
-  // From mg_stop on nothing is written any more.
+  if (http_ == nullptr) return;
+  const absl::Time end = absl::Now() + kFarewell;
+  http_->Drain();
   view_.feed.AwaitNoWatchers(kFarewell);
-  if (context_ != nullptr) mg_stop(context_);
-  mg_exit_library();
+  // The last bytes of streams are on their way.
+  while (http_->num_connections() > 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
+  ending_ = true;
+  view_.feed.Wake();
+  writer_.join();
 }
 
-absl::Status LiveServer::Listen() {
-  const std::string threads =
-      absl::StrCat(view_.feed.options().max_watchers + kSpareThreads + kAnsweringThreads);
-  // Of all of a request's head, however slowly it comes, and of every write.
-  const std::string patience = absl::StrCat(absl::ToInt64Milliseconds(options_.patience));
-  // No files are served; the library answers no preflight of another origin.
-  const std::vector<const char*> settings = {"listening_ports",
-                                             options_.address.c_str(),
-                                             "num_threads",
-                                             threads.c_str(),
-                                             "request_timeout_ms",
-                                             patience.c_str(),
-                                             "enable_keep_alive",
-                                             "no",
-                                             "enable_directory_listing",
-                                             "no",
-                                             "access_control_allow_origin",
-                                             "",
-                                             "access_control_allow_methods",
-                                             "",
-                                             nullptr};
-  mg_callbacks callbacks = {};
-  callbacks.log_message = IgnoreMessage;
-  context_ = mg_start(&callbacks, this, const_cast<const char**>(settings.data()));
-  if (context_ == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("live page address \"", options_.address,
-                     "\" cannot be bound; expected host:port, with a port that no other process uses"));
-  }
-  mg_set_request_handler(context_, "/", &LiveServer::OnRequest, this);
-  std::array<mg_server_port, 2> ports = {};
-  if (mg_get_server_ports(context_, static_cast<int>(ports.size()), ports.data()) > 0) port_ = ports[0].port;
-  return absl::OkStatus();
-}
-
-int LiveServer::OnRequest(mg_connection* connection, void* server) {
-  try {
-    static_cast<LiveServer*>(server)->Handle(connection);
-  } catch (const std::exception& error) {
-    LogError("the live page failed", {{"error", error.what()}});
-  }
-  return 1;  // Answered.
-}
-
-bool LiveServer::MayAdminister(const char* authorization) const {
-  if (authorization == nullptr) return false;
-  absl::string_view encoded = authorization;
+bool LiveServer::MayAdminister(absl::string_view authorization) const {
   constexpr absl::string_view kScheme = "Basic ";
-  if (!absl::StartsWithIgnoreCase(encoded, kScheme)) return false;
-  encoded.remove_prefix(kScheme.size());
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return false;
+  authorization.remove_prefix(kScheme.size());
   std::string pair;
-  if (!absl::Base64Unescape(encoded, &pair)) return false;
+  if (!absl::Base64Unescape(authorization, &pair)) return false;
   const size_t colon = pair.find(':');
   if (colon == std::string::npos) return false;
   const std::shared_ptr<const RoutingSnapshot> routing = options_.routing();
@@ -164,99 +135,160 @@ bool LiveServer::MayAdminister(const char* authorization) const {
   return tenant.has_value() && routing->table().tenants[*tenant].admin;
 }
 
-bool LiveServer::Admit(mg_connection* connection) const {
+std::optional<HttpAnswer> LiveServer::Refuse(const HttpHead& head) const {
   if (loopback_) {
-    if (NamesLoopback(Header(connection, "Host"))) return true;
-    Send(connection, {.status = "403 Forbidden",
-                      .body = "Open this page as localhost or by its loopback address: other names could let "
-                              "another site in.\n"});
-    return false;
+    if (NamesLoopback(head.Field("host").value_or(""))) return std::nullopt;
+    return Refusal(403,
+                   "Open this page as localhost or by its loopback address: other names could let another "
+                   "site in.\n");
   }
-  if (MayAdminister(mg_get_header(connection, "Authorization"))) return true;
-  Send(connection, {.status = "401 Unauthorized",
-                    .headers = "WWW-Authenticate: Basic realm=\"Tandem live page\", charset=\"UTF-8\"\r\n",
-                    .body = "Expected an admin tenant's token as the password, with any user name.\n"});
-  return false;
+  if (MayAdminister(head.Field("authorization").value_or(""))) return std::nullopt;
+  HttpAnswer answer = Refusal(401, "Expected an admin tenant's token as the password, with any user name.\n");
+  answer.fields.emplace_back("WWW-Authenticate", "Basic realm=\"Tandem live page\", charset=\"UTF-8\"");
+  return answer;
 }
 
-void LiveServer::Handle(mg_connection* connection) {
-  const mg_request_info& request = *mg_get_request_info(connection);
-  const absl::string_view method = request.request_method;
-  const absl::string_view path = request.local_uri == nullptr ? "" : request.local_uri;
-  if (!Admit(connection)) return;
-  if (method != "GET" && method != "HEAD") {
-    return Send(connection, {.status = "405 Method Not Allowed",
-                             .headers = "Allow: GET, HEAD\r\n",
-                             .body = "This page supports only GET and HEAD.\n"});
+std::optional<HttpAnswer> LiveServer::Check(const HttpHead& head, std::shared_ptr<void>&) {
+  if (std::optional<HttpAnswer> refusal = Refuse(head); refusal.has_value()) return refusal;
+  if (head.method != "GET" && head.method != "HEAD") {
+    HttpAnswer answer = Refusal(405, "This page supports only GET and HEAD.\n");
+    answer.fields.emplace_back("Allow", "GET, HEAD");
+    return answer;
   }
-  if (path == "/events") return StreamEvents(connection);
+  const auto is_this = [&head](const PageFile& file) { return head.path == file.path; };
+  if (head.path == "/events" || std::any_of(kPageFiles.begin(), kPageFiles.end(), is_this))
+    return std::nullopt;
+  return Refusal(404, "Not found; the page is at /.\n");
+}
+
+void LiveServer::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) {
+  const HttpHead& head = request.head;
+  if (head.path == "/events") {
+    if (head.method == "GET") return BeginStream(head, std::move(exchange));
+    return exchange->Answer(Safely({.fields = {{"Content-Type", kEvents}}}));
+  }
   for (const PageFile& file : kPageFiles) {
-    if (path != file.path) continue;
-    return Send(connection,
-                {.type = file.type, .body = std::string(file.content.data(), file.content.size())});
+    if (head.path != file.path) continue;
+    return exchange->Answer(
+        Safely({.fields = {{"Content-Type", std::string(file.type)}}, .body = std::string(file.content)}));
   }
-  Send(connection, {.status = "404 Not Found", .body = "Not found; the page is at /.\n"});
 }
 
 // A browser names the last event it saw as "instance-id". Of another instance it has seen nothing.
-uint64_t LiveServer::LastSeen(mg_connection* connection) const {
-  absl::string_view seen = Header(connection, "Last-Event-ID");
+uint64_t LiveServer::LastSeen(const HttpHead& head) const {
+  const std::string seen = head.Field("last-event-id").value_or("");
   uint64_t id = 0;
   const std::string prefix = absl::StrCat(view_.feed.instance(), "-");
   if (!absl::StartsWith(seen, prefix)) return 0;
   return absl::SimpleAtoi(seen.substr(prefix.size()), &id) ? id : 0;
 }
 
-void LiveServer::StreamEvents(mg_connection* connection) {
-  if (mg_get_request_info(connection)->request_method != absl::string_view("GET")) {
-    return Send(connection, {.type = "text/event-stream; charset=utf-8", .body = ""});
-  }
+void LiveServer::BeginStream(const HttpHead& head, std::shared_ptr<HttpExchange> exchange) {
   // Another site's page could not read the stream, but take the place of somebody who can.
-  const absl::string_view site = Header(connection, "Sec-Fetch-Site");
-  if (!site.empty() && site != "same-origin" && site != "none") {
-    return Send(connection, {.status = "403 Forbidden", .body = "Only the live page may read events.\n"});
-  }
-  absl::StatusOr<std::unique_ptr<LiveFeed::Watcher>> watcher = view_.feed.Watch(LastSeen(connection));
+  const std::string site = head.Field("sec-fetch-site").value_or("none");
+  if (site != "same-origin" && site != "none")
+    return exchange->Answer(Refusal(403, "Only the live page may read events.\n"));
+  absl::StatusOr<std::unique_ptr<LiveFeed::Watcher>> watcher = view_.feed.Watch(LastSeen(head));
   if (!watcher.ok()) {
-    return Send(connection, {.status = "503 Service Unavailable",
-                             .headers = "Retry-After: 5\r\n",
-                             .body = absl::StrCat(watcher.status().message(), "\n")});
+    HttpAnswer answer = Refusal(503, absl::StrCat(watcher.status().message(), "\n"));
+    answer.fields.emplace_back("Retry-After", "5");
+    return exchange->Answer(std::move(answer));
   }
-  std::string out =
-      absl::StrCat("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n", kSafetyHeaders,
-                   "\r\n", Frame("hello", HelloJson(view_.feed.options(), view_.feed.instance())));
-  uint64_t tallies_told = 0;
-  uint64_t routing_told = 0;
-  absl::Time table_due = absl::InfinitePast();
-  bool closed = false;
-  while (true) {
-    if (absl::Now() >= table_due) {
-      // Who is no admin any longer sees no more, not even what was about to be sent.
-      if (!loopback_ && !MayAdminister(mg_get_header(connection, "Authorization"))) {
-        out = Frame("bye", "{}");
-        mg_write(connection, out.data(), out.size());
-        return;
-      }
-      const std::shared_ptr<const RoutingSnapshot> routing = options_.routing();
-      const uint64_t version = view_.tallies.version();
-      if (version != tallies_told || routing->version() != routing_told) {
-        out += Frame("tenants", TenantsJson(routing->table(), view_.tallies.All()));
-        tallies_told = version;
-        routing_told = routing->version();
-      }
-      table_due = absl::Now() + kBeat;
-    }
-    if (closed) out += Frame("bye", "{}");
-    if (out.empty()) out = Frame("beat", "{}");
-    if (mg_write(connection, out.data(), out.size()) <= 0 || closed) return;
-    out.clear();
-    const LiveFeed::Watcher::Batch batch = (*watcher)->Next(kBeat);
-    if (batch.missed > 0) out += Frame("gap", GapJson(batch.missed));
-    for (const std::shared_ptr<const LiveEvent>& event : batch.events) {
-      out += Frame(event->type, event->json, absl::StrCat(view_.feed.instance(), "-", event->id));
-    }
-    closed = batch.closed;
+  auto stream = std::make_shared<Stream>();
+  stream->exchange = exchange;
+  stream->watcher = *std::move(watcher);
+  stream->authorization = Secret(head.Field("authorization").value_or(""));
+  stream->next = Frame("hello", HelloJson(view_.feed.options(), view_.feed.instance()));
+  exchange->Begin(Safely({.fields = {{"Content-Type", kEvents}}}));
+  exchange->SetOnGone([weak = std::weak_ptr<Stream>(stream), feed = &view_.feed] {
+    if (const std::shared_ptr<Stream> left = weak.lock()) left->gone = true;
+    feed->Wake();
+  });
+  {
+    absl::MutexLock lock(&mutex_);
+    streams_.push_back(std::move(stream));
   }
+  view_.feed.Wake();
+}
+
+void LiveServer::WriteToStreams() {
+  while (!ending_) {
+    const uint64_t news = view_.feed.news();
+    const absl::Time now = absl::Now();
+    absl::Time due = now + kBeat;
+    std::vector<std::shared_ptr<Stream>> streams;
+    {
+      absl::MutexLock lock(&mutex_);
+      streams = streams_;
+    }
+    for (const std::shared_ptr<Stream>& stream : streams) {
+      if (WriteTo(*stream, now)) {
+        due = std::min(
+            due, stream->writing ? stream->wrote_at + kReadingShare * options_.patience : stream->table_due);
+        continue;
+      }
+      absl::MutexLock lock(&mutex_);
+      streams_.erase(std::find(streams_.begin(), streams_.end(), stream));
+    }
+    streams.clear();  // With the watchers of those that are over.
+    view_.feed.AwaitNews(news, std::max(due - absl::Now(), absl::ZeroDuration()));
+  }
+}
+
+bool LiveServer::WriteTo(Stream& stream, absl::Time now) {
+  if (stream.gone) return false;
+  if (stream.writing) {
+    if (now < stream.wrote_at + kReadingShare * options_.patience) return true;
+    stream.exchange->Abort();
+    return false;
+  }
+  if (stream.ends) {
+    stream.exchange->End();
+    return false;
+  }
+  std::string bytes = NextOf(stream, now);
+  if (bytes.empty()) return true;
+  stream.writing = true;
+  stream.wrote_at = now;
+  stream.exchange->Write(std::move(bytes), [weak = stream.weak_from_this(), feed = &view_.feed](bool ok) {
+    if (const std::shared_ptr<Stream> written = weak.lock()) {
+      if (!ok) written->gone = true;
+      written->writing = false;
+    }
+    feed->Wake();
+  });
+  return true;
+}
+
+std::string LiveServer::NextOf(Stream& stream, absl::Time now) {
+  std::string out = std::exchange(stream.next, "");
+  const bool is_due = now >= stream.table_due;
+  if (is_due) {
+    // Who is no admin any longer sees no more, not even what was about to be sent.
+    if (!loopback_ && !MayAdminister(stream.authorization.Reveal())) {
+      stream.ends = true;
+      return Frame("bye", "{}");
+    }
+    const std::shared_ptr<const RoutingSnapshot> routing = options_.routing();
+    const uint64_t version = view_.tallies.version();
+    if (version != stream.tallies_told || routing->version() != stream.routing_told) {
+      out += Frame("tenants", TenantsJson(routing->table(), view_.tallies.All()));
+      stream.tallies_told = version;
+      stream.routing_told = routing->version();
+    }
+    stream.table_due = now + kBeat;
+  }
+  const LiveFeed::Watcher::Batch batch = stream.watcher->Next(absl::ZeroDuration());
+  if (batch.missed > 0) out += Frame("gap", GapJson(batch.missed));
+  for (const std::shared_ptr<const LiveEvent>& event : batch.events) {
+    out += Frame(event->type, event->json, absl::StrCat(view_.feed.instance(), "-", event->id));
+  }
+  if (batch.closed) {
+    stream.ends = true;
+    out += Frame("bye", "{}");
+  }
+  if (out.empty() && is_due) out = Frame("beat", "{}");
+  return out;
 }
 
 }  // namespace tandem::router

@@ -1,21 +1,27 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "router/http/server/http_message.h"
+#include "router/http/server/http_server.h"
 #include "router/live/live_call.h"
 #include "router/state/routing_snapshot.h"
 
-struct mg_connection;
-struct mg_context;
-
 namespace tandem::router {
 
-// Serves the live page, over HTTP without TLS, on a port of its own:
+// Serves the live page, over HTTP without TLS, on an address of its own:
 //
 //   GET /, /live.css, /live.js, /icon.svg   the page: files of router/live/page, compiled into the binary
 //   GET /events                             events, as server-sent events, until the browser leaves or the
@@ -26,50 +32,56 @@ namespace tandem::router {
 // must have the same origin. On other addresses, callers need the token of an admin tenant (HTTP basic
 // authentication, any user name).
 //
-// Every connection uses one thread of the server's pool, so a slow browser blocks only its own thread. The
-// server closes a connection whose request has not arrived within `patience`, or whose browser has read
-// nothing for that time. So every kSpareThreads idle connections delay others by at most `patience`. Start
-// and destroy it on one thread.
-class LiveServer {
+// One thread writes to all event streams, each at its own pace; it never waits for a browser. A connection
+// ends if its request has not arrived within `patience`, if it asks for nothing for that time, or if its
+// browser has not read what was written for five times that. Start and destroy it on one thread.
+class LiveServer final : private HttpHandler {
  public:
   struct Options {
-    std::string address;    // "host:port"; port 0 takes a free one.
-    bool insecure = false;  // Other machines may be able to connect.
+    std::string address;              // "host:port"; port 0 takes a free one.
+    bool insecure = false;            // Other machines may be able to connect.
+    uint32_t max_connections = 4096;  // HttpServer's.
     std::function<std::shared_ptr<const RoutingSnapshot>()> routing;  // Thread-safe.
     absl::Duration patience = absl::Seconds(2);                       // Whole milliseconds.
   };
-  // Threads in addition to those of event streams. While fewer connections than this are idle, other requests
-  // are answered at once.
-  static constexpr size_t kSpareThreads = 64;
-  static constexpr size_t kAnsweringThreads = 4;
 
-  // InvalidArgument for an address that other machines can reach, without `insecure`; Unavailable, naming the
-  // address, if it cannot be bound. `view` outlives the server; the server closes its feed at the end.
+  // InvalidArgument for an address that other machines can reach, without `insecure`, or that has no port;
+  // Unavailable, naming the address, if it cannot be bound. `view` outlives the server; the server closes its
+  // feed at the end.
   static absl::StatusOr<std::unique_ptr<LiveServer>> Start(Options options, LiveView* view);
-  ~LiveServer();
+  ~LiveServer() override;
   LiveServer(const LiveServer&) = delete;
   LiveServer& operator=(const LiveServer&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return http_->port(); }
 
  private:
-  LiveServer(Options options, LiveView* view);
-  absl::Status Listen();
+  struct Stream;
 
-  // Answers a request. Catches all exceptions.
-  static int OnRequest(mg_connection* connection, void* server);
-  void Handle(mg_connection* connection);
-  // Whether the caller may watch. If not, the caller has been sent the reason.
-  bool Admit(mg_connection* connection) const;
-  bool MayAdminister(const char* authorization) const;
-  void StreamEvents(mg_connection* connection);
-  uint64_t LastSeen(mg_connection* connection) const;
+  LiveServer(Options options, LiveView* view);
+
+  std::optional<HttpAnswer> Check(const HttpHead& head, std::shared_ptr<void>& hold) override;
+  void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
+  // The reason why the caller may not watch, if so.
+  std::optional<HttpAnswer> Refuse(const HttpHead& head) const;
+  bool MayAdminister(absl::string_view authorization) const;
+  void BeginStream(const HttpHead& head, std::shared_ptr<HttpExchange> exchange);
+  uint64_t LastSeen(const HttpHead& head) const;
+
+  // The thread of the streams.
+  void WriteToStreams();
+  // Writes what there is to say. False if the stream is over.
+  bool WriteTo(Stream& stream, absl::Time now);
+  std::string NextOf(Stream& stream, absl::Time now);
 
   const Options options_;
   LiveView& view_;
   const bool loopback_;
-  mg_context* context_ = nullptr;
-  int port_ = 0;
+  absl::Mutex mutex_;
+  std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> ending_{false};
+  std::thread writer_;
+  std::unique_ptr<HttpServer> http_;
 };
 
 }  // namespace tandem::router

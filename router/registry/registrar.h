@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/rpc/peer_backoff.h"
+#include "common/rpc/peer_address.h"
 #include "router/config/config.h"
 #include "router/registry/registered_endpoint.h"
 #include "router/registry/server_list.h"

@@ -16,7 +16,6 @@ struct CallHead {
   // As sent: "Bearer <token>". An empty header and several headers are malformed; no header means the
   // anonymous tenant.
   std::optional<Secret> authorization;
-  std::string peer;    // gRPC's name for where it calls from; empty: not by gRPC.
   TraceContext trace;  // Not valid: a new trace begins.
   absl::Time deadline = absl::InfiniteFuture();
 };

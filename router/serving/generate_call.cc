@@ -22,7 +22,6 @@ std::shared_ptr<GenerateCall> GenerateCall::Create(Router& router, const CallHea
 
 GenerateCall::GenerateCall(Router& router, const CallHead& head, ClientStream& client)
     : router_(router),
-      peer_(head.peer),
       client_(client),
       lease_(router),
       authorization_(head.authorization),
@@ -59,8 +58,6 @@ void GenerateCall::Start(absl::FunctionRef<absl::StatusOr<Request>()> read) {
 absl::Status GenerateCall::Begin(absl::FunctionRef<absl::StatusOr<Request>()> read) {
   const GenerationFacts& facts = generation_.facts();
   TANDEM_RETURN_IF_ERROR(preparation_.Receive(authorization_, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // Without a token anybody may be the anonymous tenant.
-    if (authorization_.has_value()) router_.OnKnownCaller(peer_);
     authorization_.reset();
     return read();
   }));

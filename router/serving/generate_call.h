@@ -107,7 +107,6 @@ class GenerateCall final : public RunningCall,
   auto Later(Event event);
 
   Router& router_;
-  const std::string peer_;
   ClientStream& client_;  // Until its Finish.
   const Router::Lease lease_;
 

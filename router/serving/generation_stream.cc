@@ -20,7 +20,6 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
 
 CallHead CallHeadOf(const grpc::CallbackServerContext& context) {
   return {.authorization = AuthorizationOf(context.client_metadata()),
-          .peer = context.peer(),
           .trace = TraceContextOf(context.client_metadata()),
           .deadline = DeadlineOf(context)};
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,12 +74,6 @@ void Router::Drain(absl::Time deadline) {
   admission_.Drain(deadline - std::min(kEndingTime, rest / 2));
   running_calls_.EndAll(absl::UnavailableError("the router is shutting down"));
   admission_.Drain(deadline);
-}
-
-void Router::OnKnownCaller(const std::string& peer) {
-  if (options_.backoff == nullptr) return;
-  const std::optional<PeerAddress> address = PeerAddressOf(absl::string_view(peer));
-  if (address.has_value()) options_.backoff->OnKnownCaller(*address, clock().Now());
 }
 
 void Router::ChangeLeases(int by) {

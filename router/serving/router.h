@@ -10,7 +10,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "common/rpc/peer_backoff.h"
 #include "common/tracing/span.h"
 #include "router/admission/admission.h"
 #include "router/admission/worker_pool.h"
@@ -50,12 +49,10 @@ class Router {
     VerifierPool::Options verifiers;
     // How long a client may read nothing before the router ends its call.
     absl::Duration write_stall_timeout = absl::Seconds(30);
-    RouterMetrics* metrics = nullptr;  // Outlives the router.
-    Feedback* feedback = nullptr;      // Outlives the router; none: no request is scored.
-    LiveView* live = nullptr;          // Outlives the router; none: no live page.
-    Spool* spool = nullptr;            // Outlives the router; none: nothing is kept of requests.
-    // Learns the addresses of authenticated callers. May be null.
-    std::shared_ptr<PeerBackoff> backoff;
+    RouterMetrics* metrics = nullptr;       // Outlives the router.
+    Feedback* feedback = nullptr;           // Outlives the router; none: no request is scored.
+    LiveView* live = nullptr;               // Outlives the router; none: no live page.
+    Spool* spool = nullptr;                 // Outlives the router; none: nothing is kept of requests.
     std::function<uint64_t()> draw;         // Random bits for seeds and request ids. Thread-safe.
     const Tracer* tracer = &Tracer::Off();  // Outlives the router.
   };
@@ -94,8 +91,6 @@ class Router {
   Feedback* feedback() { return options_.feedback; }
   LiveView* live() { return options_.live; }
   Spool* spool() { return options_.spool; }
-  // An authenticated caller called from `peer`, gRPC's name of the address.
-  void OnKnownCaller(const std::string& peer);
   VerifierPool& verifiers() { return verifiers_; }
   RunningCalls& running_calls() { return running_calls_; }
   WorkerPool& workers() { return workers_; }

@@ -13,7 +13,8 @@ void DeclareSpoolFlags(SpoolFlags& options, Flags& flags) {
       .Add("spool-keys", &options.keys,
            "Folder of the encryption keys, one per tenant. Required with --spool, and must not be below it. "
            "Missing keys are created.")
-      .Add("spool-max-age", &options.max_age, "How long to keep prompts and outputs.")
+      .Add("spool-max-age", &options.max_age, "How long to keep prompts and outputs.");
+  flags.Settings("Spool")
       .Add("spool-max-mib", &options.max_mib, "Most MiB per tenant; the oldest records are deleted first.")
       .InRange(1, 1e7)
       .Add("spool-rate-kib", &options.rate_kib,

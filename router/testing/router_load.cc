@@ -30,6 +30,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/substitute.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -135,12 +136,13 @@ class RouterProcess {
         {"models", {{{"name", "target"}, {"folder", flags.model}, {"verifiers", {verifier}}}}},
         {"tenants", {{{"name", "load"}, {"token", kToken}}}},
         {"max_concurrent_requests", 2 * flags.streams + 100}};
+    const std::string settings =
+        absl::Substitute("verifier-max-requests: $0\nhttp-tenant-connections: $0\nmax-connections: $0\n",
+                         2 * flags.streams + 100);
     process->Start({flags.router, "--config", process->folder_.Write("router.yaml", config.dump()),
-                    "--listen", process->endpoint_, "--metrics-listen", "127.0.0.1:0",
-                    "--verifier-max-requests", absl::StrCat(2 * flags.streams + 100), "--http-listen",
-                    absl::StrCat("127.0.0.1:", process->http_port_), "--http-tenant-connections",
-                    absl::StrCat(2 * flags.streams + 100), "--max-connections",
-                    absl::StrCat(2 * flags.streams + 100)});
+                    "--listen", process->endpoint_, "--metrics-listen", "127.0.0.1:0", "--http-listen",
+                    absl::StrCat("127.0.0.1:", process->http_port_), "--flags-file",
+                    process->folder_.Write("settings.yaml", settings)});
     return process;
   }
   static std::unique_ptr<RouterProcess> Bare(const LoadFlags& flags, const std::string& verifier) {

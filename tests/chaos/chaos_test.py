@@ -27,6 +27,7 @@ from processes import (  # noqa: E402
     bearer,
     fixed_port,
     request_for,
+    settings,
     wait_until,
 )
 from tandem.v1 import admin_pb2, admin_pb2_grpc, types_pb2  # noqa: E402
@@ -34,7 +35,7 @@ from tandem.v1 import admin_pb2, admin_pb2_grpc, types_pb2  # noqa: E402
 COUNTS = {"drafter": 3, "verifier": 3, "swap": 10, "stop": 1, "roll": 1, "step": 0}
 COUNTS.update((name, int(count)) for name, count in (c.split("=") for c in os.environ.get("TANDEM_CHAOS", "").split()))
 CLIENTS = 4
-STALL_TIMEOUT = 2.0  # --verifier-stall-timeout
+STALL_TIMEOUT = 2.0  # The setting verifier-stall-timeout.
 PROMPTS = ("Once upon a time", "The history of", "def add(a, b):", "What is 3 + 4?", "In the morning", "She said")
 DRAFTERS = ("general-1m", "code-1m")
 # The other verifier has the default one, so that every fault is met with prompt lookup at work and without it, and requests
@@ -140,7 +141,7 @@ class ChaosTest(ProcessTest):
         path = self.folder / "router.yaml"
         path.write_text(json.dumps(config))
         self.router = self.start(
-            "tandem-router", "--config", path, "--verifier-stall-timeout", f"{STALL_TIMEOUT}s"
+            "tandem-router", "--config", path, *settings(verifier_stall_timeout=f"{STALL_TIMEOUT}s")
         ).wait_ready()
         self.channel = self.router.channel()
         self.addCleanup(self.channel.close)

@@ -23,6 +23,7 @@ from processes import (  # noqa: E402
     ProcessTest,
     check_config,
     request_for,
+    settings,
     wait_until,
 )
 from tandem.v1 import types_pb2, verifier_pb2, verifier_pb2_grpc  # noqa: E402
@@ -123,7 +124,7 @@ class AdaptersTest(ProcessTest):
             (("--adapter", f"first={self.adapters}/nowhere"), "adapter_config.json"),
             (("--adapter", "first"), "NAME=FOLDER"),
             ((*self.flags("first"), *self.flags("first")), "a unique name"),
-            ((*self.flags(*NAMES), "--max-adapters", "1"), "--max-adapters"),
+            ((*self.flags(*NAMES), *settings(max_adapters=1)), "max-adapters"),
         ):
             code, output = check_config([str(BIN_DIR / "tandem-verifier"), "--model", str(MODELS / TARGET), *flags])
             self.assertNotEqual(code, 0)
@@ -152,7 +153,7 @@ class AdaptersTest(ProcessTest):
         self.assertIn("--adapters-folder", self.command(self.verifier, "adapters", "load", "second", fails=True))
 
     def test_adapters_are_loaded_and_unloaded(self):
-        self.start_stack(("--adapters-folder", self.adapters, "--max-adapters", "2"))
+        self.start_stack(("--adapters-folder", self.adapters, *settings(max_adapters=2)))
         (self.adapters / "empty").mkdir()
         for folder, text in (("../x", "does not exist below"), ("nowhere", "does not exist below"), ("empty", "adapter_config.json")):
             self.assertIn(text, self.command(self.verifier, "adapters", "load", folder, fails=True))
@@ -183,7 +184,7 @@ class AdaptersTest(ProcessTest):
             self.assert_fails(self.generate(self.request("first")), code)
         self.command(self.verifier, "adapters", "load", "first")
         self.command(self.verifier, "adapters", "load", "second")
-        self.assertIn("--max-adapters", self.command(
+        self.assertIn("max-adapters", self.command(
             self.verifier, "adapters", "load", "first", "--name", "third", fails=True))
 
     def test_requests_go_where_their_adapter_is(self):

@@ -15,6 +15,7 @@ from processes import (
     bearer,
     fixed_port,
     request_for,
+    settings,
     wait_until,
 )
 from tandem.v1 import admin_pb2, admin_pb2_grpc
@@ -108,7 +109,7 @@ class HeadsTest(HeadTest):
 
     def test_batched_without_a_cache(self):
         """Eight at once and one alone, greedy and sampled, whose prompts no cache has, in numbers of eight bits."""
-        self.drafter = self.start_drafter(flags=("--feature-dtype", "int8")).wait_ready()
+        self.drafter = self.start_drafter(flags=settings(feature_dtype="int8")).wait_ready()
         self.verifier = self.start_verifier("--no-prefix-cache").wait_ready()
         self.connect_router([self.verifier.address], self.drafter.address)
         self.drafted(request_for())
@@ -216,7 +217,7 @@ class HeadsTest(HeadTest):
             self.assertIn(part, why)
 
     def test_a_verifier_without_room_for_features_serves_no_head(self):
-        self.assertIn("hidden states", self.refused(verifier_flags=("--feature-memory", "0")))
+        self.assertIn("hidden states", self.refused(verifier_flags=settings(feature_memory=0)))
 
     def test_a_cached_prompt_is_drafted_as_well_as_another(self):
         """The features of cached tokens are kept with their keys and values."""

@@ -60,6 +60,17 @@ def check_config(command):
     return run.returncode, run.stdout + run.stderr
 
 
+_settings_folder = tempfile.TemporaryDirectory(prefix="tandem-settings-")
+
+
+def settings(**values):
+    """The flag of a file with these settings: settings(max_waiting=1)."""
+    descriptor, path = tempfile.mkstemp(dir=_settings_folder.name, suffix=".yaml", text=True)
+    with os.fdopen(descriptor, "w") as file:
+        file.writelines(f"{name.replace('_', '-')}: {value}\n" for name, value in values.items())
+    return "--flags-file", path
+
+
 _given_ports = set()
 
 

@@ -9,7 +9,7 @@ import time
 import unittest
 
 import grpc
-from processes import DRAFTERS, MODELS, OFF, ON, TARGET, ProcessTest, fixed_port, request_for, wait_until
+from processes import DRAFTERS, MODELS, OFF, ON, TARGET, ProcessTest, fixed_port, request_for, settings, wait_until
 from tandem.v1 import admin_pb2, types_pb2
 
 LONG = 600  # Tokens: seconds of work at the target's pace, so that something can happen in the middle.
@@ -387,7 +387,7 @@ class QueueTest(ProcessTest):
             self.assertIn(part, details)
 
     def test_full_queues_say_when_to_retry(self):
-        self.start_stack(("--max-running", "1", "--max-waiting", "1"), max_queued_requests=0)
+        self.start_stack(("--max-running", "1", *settings(max_waiting=1)), max_queued_requests=0)
         wait_until(lambda: self.router.metric("tandem_router_places") == 2, "the router to know what there is room for")
         running = self.generate(request_for(max_tokens=ENDLESS)).read(1)
         waiting = self.generate(request_for("Two", 4))
@@ -407,7 +407,7 @@ class QueueTest(ProcessTest):
         self.assertEqual(len(self.generate(request_for()).read().tokens), 32)
 
     def test_a_queue_of_nothing_still_serves(self):
-        self.start_stack(("--max-running", "2", "--max-waiting", "0"), max_queued_requests=0)
+        self.start_stack(("--max-running", "2", *settings(max_waiting=0)), max_queued_requests=0)
         wait_until(lambda: self.router.metric("tandem_router_places") == 2, "the router to know what there is room for")
         first = self.generate(request_for(max_tokens=ENDLESS)).read(1)
         second = self.generate(request_for(max_tokens=ENDLESS)).read(1)

@@ -19,8 +19,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 REQUIREMENTS = REPOSITORY / "tests" / "requirements.txt"
 # What the requirements are imported as.
 MODULES = (
-    "check_jsonschema", "google.rpc", "grpc", "grpc_tools", "jsonschema", "kubernetes_validate", "openai",
-    "opentelemetry.proto", "playwright", "setuptools", "yaml",
+    "check_jsonschema", "cryptography", "google.rpc", "grpc", "grpc_tools", "jsonschema", "kubernetes_validate",
+    "openai", "opentelemetry.proto", "playwright", "setuptools", "yaml",
 )  # fmt: skip
 # What the client package is made of.
 SOURCES = sorted(

@@ -30,6 +30,7 @@ from processes import (  # noqa: E402
     clean_environment,
     fixed_port,
     request_for,
+    settings,
     wait_until,
 )
 
@@ -152,16 +153,16 @@ class SecurityTest(ProcessTest):
 
     def start_secure_stack(self):
         model = f"{DRAFTER}={MODELS}/tandem-draft-{DRAFTER}"
-        self.drafter = self.start("tandem-drafter", "--model", model, "--reflection", *self.tls("drafter"))
+        self.drafter = self.start("tandem-drafter", "--model", model, *settings(reflection="true"), *self.tls("drafter"))
         self.verifier = self.start(
             *("tandem-verifier", "--model", MODELS / TARGET, "--window-policy", "fixed"),
-            *("--local-drafter", "none", "--reflection", "--health-listen", "127.0.0.1:0"),
+            *("--local-drafter", "none", *settings(reflection="true"), "--health-listen", "127.0.0.1:0"),
             *("--simulate-target-ms", TARGET_MS, *self.tls("verifier")),
         )
         self.drafter.wait_ready()
         self.verifier.wait_ready()
         path = self.write_config([self.verifier.address], self.drafter.address)
-        self.router = self.start("tandem-router", "--config", path, "--reflection", *self.tls("router"))
+        self.router = self.start("tandem-router", "--config", path, *settings(reflection="true"), *self.tls("router"))
         self.router.wait_ready()
         self.servers_by_role = {"router": self.router, "verifier": self.verifier, "drafter": self.drafter}
 
@@ -421,7 +422,7 @@ class LifeCycleTest(ProcessTest):
     def test_liveness_follows_the_engine(self):
         """A step that lasts too long is told from having nothing to do."""
         model = f"{DRAFTER}={MODELS}/tandem-draft-{DRAFTER}"
-        pace = ("--simulate-draft-ms", "1500", "--liveness-timeout", "300ms")
+        pace = ("--simulate-draft-ms", "1500", *settings(liveness_timeout="300ms"))
         drafter = self.start("tandem-drafter", "--model", model, *pace).wait_ready()
         verifier = self.start_verifier().wait_ready()
         self.connect_router([verifier.address], drafter.address)

@@ -11,7 +11,7 @@ import subprocess
 import unittest
 
 import jsonschema
-from processes import BIN_DIR, PATIENCE_SECONDS, ProcessTest, clean_environment, request_for, wait_until
+from processes import BIN_DIR, PATIENCE_SECONDS, ProcessTest, clean_environment, request_for, settings, wait_until
 
 import grpc
 
@@ -200,7 +200,7 @@ class StructuredTest(ProcessTest):
         request = with_schema(structured(11), PERSON)
         outputs = []
         # One bound is too narrow for the schema: that drafter drafts freely, and loses nothing but drafts.
-        for flags, heeds in ((("--max-constraint", 1), True), (("--max-constraint-depth", 1), False)):
+        for flags, heeds in ((settings(max_constraint=1), True), (settings(max_constraint_depth=1), False)):
             drafter = self.start_drafter(flags=flags)
             verifier = self.start_verifier()
             for server in (drafter, verifier):
@@ -251,7 +251,7 @@ class StructuredTest(ProcessTest):
         self.assertIn("missing.json", errors)
 
     def test_hostile_constraints_are_refused_beside_others(self):
-        self.start_stack(("--simulate-target-ms", 0.1, "--constraint-compile-time", "500ms"))
+        self.start_stack(("--simulate-target-ms", 0.1, *settings(constraint_compile_time="500ms")))
         deep = '{"type":"array","items":' * 10_000 + "true" + "}" * 10_000
         wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(30_000)}}
         hostile = []

@@ -13,7 +13,7 @@ import unittest
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
-from processes import DRAFTERS, PATIENCE_SECONDS, ProcessTest, fixed_port, request_for, wait_until
+from processes import DRAFTERS, PATIENCE_SECONDS, ProcessTest, fixed_port, request_for, settings, wait_until
 from tandem.v1 import types_pb2
 
 PROMPT = "Once upon a time"
@@ -240,7 +240,7 @@ class TracingTest(ProcessTest):
 
     def test_roots_are_sampled_and_callers_decisions_hold(self):
         receiver = self.receive()
-        self.start_traced(receiver.address, router_flags=("--trace-sample", "0"))
+        self.start_traced(receiver.address, router_flags=settings(trace_sample=0))
         self.warm_up()
         request = request_for(PROMPT, 4)
         self.generate(request).read()
@@ -296,7 +296,7 @@ class TracingTest(ProcessTest):
         pair = (key.read_bytes(), certificate.read_bytes())
         receiver = self.receive(credentials=grpc.ssl_server_credentials([pair]))
         nobody = f"127.0.0.1:{fixed_port()}"
-        trace = ("--otlp-endpoint", receiver.address, "--otlp-tls-ca", certificate)
+        trace = ("--otlp-endpoint", receiver.address, *settings(otlp_tls_ca=certificate))
         self.connect_router([nobody], nobody, flags=(*trace, "--wait-for-verifier", "0s"))
         self.assert_fails(self.generate(request_for(PROMPT, 4)), grpc.StatusCode.UNAVAILABLE)
         self.wait_for(receiver, CALL, 1)

@@ -1,16 +1,13 @@
-// Short texts of others: trace headers, statuses' details, names and addresses, frames of HTTP/2.
+// Short texts of others: trace headers, statuses' details, names and addresses.
 
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/types/span.h"
-#include "common/rpc/connection_frames.h"
 #include "common/rpc/dns_name.h"
 #include "common/rpc/security.h"
 #include "common/rpc/status.h"
-#include "common/rpc/testing/raw_http2_fixture.h"
 #include "common/tokenizer/unicode/unicode.h"
 #include "common/tracing/trace_context.h"
 #include "grpcpp/support/status.h"
@@ -68,57 +65,15 @@ bool ReadAddresses(absl::string_view input) {
   return true;
 }
 
-struct FramesSeen {
-  bool taken = true;
-  size_t calls = 0;
-  uint64_t idle = 0;
-  uint64_t messages = 0;
-  friend bool operator==(const FramesSeen&, const FramesSeen&) = default;
-};
-
-// Both directions, in pieces of `piece` bytes.
-FramesSeen SeeFrames(absl::string_view from_client, absl::string_view to_client, size_t piece) {
-  constexpr size_t kMostCalls = 20;
-  ConnectionFrames frames;
-  FramesSeen seen;
-  const auto span = [](absl::string_view bytes) {
-    return absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
-  };
-  for (absl::string_view rest = from_client; seen.taken && !rest.empty();
-       rest.remove_prefix(std::min(piece, rest.size()))) {
-    seen.taken = frames.Receive(span(rest.substr(0, piece)), kMostCalls);
-  }
-  if (!seen.taken) return seen;
-  for (absl::string_view rest = to_client; !rest.empty(); rest.remove_prefix(std::min(piece, rest.size()))) {
-    frames.Send(span(rest.substr(0, piece)));
-  }
-  Require(frames.num_calls() <= kMostCalls, "no more calls than there may be");
-  seen.calls = frames.num_calls();
-  seen.idle = frames.num_idle_frames();
-  seen.messages = frames.num_sent_messages();
-  return seen;
-}
-
-bool ReadFrames(absl::string_view input) {
-  InputReader reader(input);
-  const size_t piece = size_t{1} + reader.Byte();
-  const absl::string_view from_client = reader.LongBytes(), to_client = reader.Rest();
-  const FramesSeen whole = SeeFrames(from_client, to_client, SIZE_MAX);
-  Require(SeeFrames(from_client, to_client, piece) == whole, "the same frames however they come");
-  return whole.calls > 0 || whole.messages > 0;
-}
-
 bool RunHeaders(absl::string_view input) {
   InputReader reader(input);
-  switch (reader.Below(4)) {
+  switch (reader.Below(3)) {
     case 0:
       return ReadTraceHeaders(reader.Rest());
     case 1:
       return ReadStatus(reader.Rest());
-    case 2:
-      return ReadAddresses(reader.Rest());
     default:
-      return ReadFrames(reader.Rest());
+      return ReadAddresses(reader.Rest());
   }
 }
 
@@ -137,14 +92,6 @@ std::vector<std::string> HeadersSeeds() {
   const grpc::Status status =
       ToGrpcStatus(WithRetryAfter(absl::UnavailableError("busy"), absl::Milliseconds(1500)));
   seeds.push_back(absl::StrCat("\1\x0e", Parts({"busy", status.error_details()})));
-  const std::string calls = absl::StrCat(
-      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", testing::Frame(4, 0, 0, ""), testing::Frame(1, 4, 1, "headers"),
-      testing::Frame(0, 1, 1, "data"), testing::Frame(1, 0, 3, "head"), testing::Frame(9, 4, 3, "ers"),
-      testing::Frame(6, 0, 0, "12345678"), testing::Frame(3, 0, 3, "1234"));
-  const std::string answers =
-      absl::StrCat(testing::Frame(4, 0, 0, ""), testing::Frame(1, 4, 1, "headers"),
-                   testing::Frame(0, 0, 1, "data"), testing::Frame(1, 5, 1, "trailers"));
-  seeds.push_back(absl::StrCat("\3\7", WithLongLength(calls), answers));
   return seeds;
 }
 

@@ -1,18 +1,10 @@
-// The live page: what it tells of a generation, whatever verifiers say, and the requests of browsers.
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
+// The live page: what it tells of a generation, whatever verifiers say.
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "nlohmann/json.hpp"
 #include "router/live/live_json.h"
-#include "router/live/live_server.h"
-#include "router/state/routing_state.h"
 #include "router/testing/letter_encoder.h"
 #include "tandem/v1/routing.pb.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -121,81 +113,8 @@ std::vector<std::string> LiveJsonSeeds() {
           std::string(1, '\0') + finished.SerializeAsString(), "\1" + choice.SerializeAsString()};
 }
 
-class RunningPage {
- public:
-  RunningPage() {
-    v1::RouterConfig config;
-    Require(google::protobuf::TextFormat::ParseFromString(
-                R"pb(models { name: "letters" folder: "/m" verifiers: "v0:7002" }
-                     tenants { name: "acme" token: "secret" admin: true })pb",
-                &config),
-            "a configuration");
-    state_ = router::RoutingState::InMemory(config).value();
-    router::LiveServer::Options options{.address = "127.0.0.1:0",
-                                        .routing = [this] { return state_->snapshot(); },
-                                        .patience = absl::Milliseconds(100)};
-    server_ = router::LiveServer::Start(std::move(options), &view_).value();
-  }
-  int port() const { return server_->port(); }
-
- private:
-  std::unique_ptr<router::RoutingState> state_;
-  router::LiveView view_{{.max_watchers = 4}, "fuzz"};
-  std::unique_ptr<router::LiveServer> server_;
-};
-
-// The beginning of the answer, as far as it comes within the page's patience.
-std::string AskPage(int port, absl::string_view request) {
-  const int handle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  // Closing resets the connection: a port would wait for a minute otherwise, and there are not that many.
-  const linger hard = {.l_onoff = 1, .l_linger = 0};
-  setsockopt(handle, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  Require(connect(handle, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0,
-          "the page is reached");
-  (void)send(handle, request.data(), request.size(), MSG_NOSIGNAL);
-  shutdown(handle, SHUT_WR);
-  pollfd wait = {.fd = handle, .events = POLLIN, .revents = 0};
-  char bytes[512];
-  std::string answer;
-  if (poll(&wait, 1, 2000) > 0) {
-    const ssize_t size = recv(handle, bytes, sizeof(bytes), 0);
-    if (size > 0) answer.assign(bytes, static_cast<size_t>(size));
-  }
-  close(handle);
-  return answer;
-}
-
-bool RunLivePage(absl::string_view input) {
-  static auto* const page = new RunningPage();
-  const std::string answer = AskPage(page->port(), input);
-  Require(answer.empty() || absl::StartsWith(answer, "HTTP/"), "answers in HTTP");
-  const bool shown = absl::StartsWith(answer, "HTTP/1.1 200");
-  // On a loopback address the page is for those who name one.
-  if (shown)
-    Require(absl::StrContains(input, "localhost") || absl::StrContains(input, "127.") ||
-                absl::StrContains(input, "["),
-            "a loopback host");
-  return shown;
-}
-
-std::vector<std::string> LivePageSeeds() {
-  return {"GET / HTTP/1.1\r\nHost: localhost:9201\r\n\r\n",
-          "GET /live.js HTTP/1.1\r\nHost: [::1]:9201\r\nAuthorization: Basic eDpzZWNyZXQ=\r\n\r\n",
-          "GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\nLast-Event-ID: fuzz-3\r\nSec-Fetch-Site: "
-          "same-origin\r\n\r\n",
-          "HEAD /events HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n",
-          "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
-          "GET /%2e%2e/x?y=%zz HTTP/1.0\r\nHost: evil.example\r\n\r\n"};
-}
-
 const Registration kLiveJson(
     {.name = "live_json", .run = RunLiveJson, .seeds = LiveJsonSeeds, .spoilt = 15'000});
-const Registration kLivePage(
-    {.name = "live_page", .run = RunLivePage, .seeds = LivePageSeeds, .spoilt = 200});
 
 }  // namespace
 }  // namespace tandem::fuzz

@@ -109,7 +109,7 @@ run_target() {
   case $name in
     # Other threads free what an input has allocated. libFuzzer would look for leaks after every input, which would take two
     # thirds of the time. Leaks are still found at the end; no input reproduces them, so their stacks must be whole.
-    live_page | otlp) options+=(-detect_leaks=0) asan=$ASAN_OPTIONS ;;
+    otlp) options+=(-detect_leaks=0) asan=$ASAN_OPTIONS ;;
   esac
   if ((seconds > 0)); then options+=("-max_total_time=$seconds"); fi
   local known=()

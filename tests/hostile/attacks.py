@@ -66,7 +66,7 @@ def idle_connections(address, count):
         connected = 0
         for _ in range(count):
             with contextlib.suppress(OSError):
-                opened.enter_context(socket.create_connection((host, int(port)), 2.0, http2.source_of(host)))
+                opened.enter_context(socket.create_connection((host, int(port)), 2.0))
                 connected += 1
         yield connected
 
@@ -249,11 +249,11 @@ def resets(address, seconds, connections=1):
 
 
 def pings(address, seconds, connections=1):
-    """PING and SETTINGS frames, whose answers are read."""
+    """PING frames, whose answers are read."""
 
     def once(until):
         with http2.Connection(address, timeout=1.0) as connection:
-            burst = (http2.frame(http2.PING, 0, 0, bytes(8)) + http2.frame(http2.SETTINGS, 0, 0)) * 50
+            burst = http2.frame(http2.PING, 0, 0, bytes(8)) * 50
             with contextlib.suppress(OSError):
                 while time.monotonic() < until:
                     connection.send(burst)

@@ -14,7 +14,7 @@ import grpc
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 from constraints import ENDLESS_ONES, LARGE_ONES  # noqa: E402  (its folder and the other are put on the path above)
-from processes import Generation, ProcessTest, request_for  # noqa: E402
+from processes import Generation, ProcessTest, request_for, settings  # noqa: E402
 from table import forget_peak, status_mib  # noqa: E402
 
 # Between two tokens of the stream, on a machine that does nothing else; and MiB by which the verifier may grow.
@@ -67,7 +67,7 @@ class Stream(threading.Thread):
 class ConstraintsTest(ProcessTest):
     def setUp(self):
         super().setUp()
-        self.verifier = self.start_verifier("--simulate-target-ms", 5, "--constraint-compile-time", "1s")
+        self.verifier = self.start_verifier("--simulate-target-ms", 5, *settings(constraint_compile_time="1s"))
         self.verifier.wait_ready()
         # Nothing listens at the drafters' address.
         flood = {"name": "flood", "token": "flood", "max_concurrent_requests": AT_ONCE}

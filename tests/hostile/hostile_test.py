@@ -2,6 +2,7 @@
 127.0.0.1, and ends with a call of an honest tenant. What others wait for meanwhile is measured by table.py, which has the
 same rows; here they are all served, memory is bounded, and the router is as before afterwards."""
 
+import contextlib
 import itertools
 import os
 import pathlib
@@ -15,7 +16,8 @@ import grpc
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 import attacks  # noqa: E402  (its folder and the other are put on the path above)
-from processes import Generation, ProcessTest, request_for, wait_until  # noqa: E402
+import http2  # noqa: E402
+from processes import Generation, ProcessTest, request_for, settings, wait_until  # noqa: E402
 from rows import ROWS  # noqa: E402
 from table import Stack, run_row  # noqa: E402
 
@@ -48,7 +50,7 @@ class HostileTest(ProcessTest):
         self.assertEqual(self.router.health("liveness"), "SERVING")
 
     def test_too_many_connections(self):
-        self.start_plain("--max-connections", 100)
+        self.start_plain(*settings(max_connections=100))
         with attacks.idle_connections(self.router.address, 300) as connected:
             self.assertGreaterEqual(connected, 200)
             refused = "tandem_server_refused_connections_total"
@@ -72,7 +74,7 @@ class HostileTest(ProcessTest):
         self.assert_serves()
 
     def test_streams_that_take_nothing(self):
-        self.start_plain("--write-stall-timeout", "2s", max_concurrent_requests=4, max_queued_requests=0)
+        self.start_plain(*settings(write_stall_timeout="2s"), max_concurrent_requests=4, max_queued_requests=0)
         request = request_for(max_tokens=1).SerializeToString()
         with attacks.WindowlessCalls(self.router.address, request, "secret", 4):
             finished = 'tandem_verifier_requests_total'
@@ -82,6 +84,19 @@ class HostileTest(ProcessTest):
                 lambda: self.router.metric("tandem_router_requests_total", code="RESOURCE_EXHAUSTED") == 4,
                 "the ends of the calls that take nothing",
             )
+
+    def test_pings_end_their_connection(self):
+        self.start_plain()
+        with http2.Connection(self.router.address) as connection:
+            with contextlib.suppress(OSError):  # It may be over before all are sent.
+                connection.send(http2.frame(http2.PING, 0, 0, bytes(8)) * 50)
+            kinds = []
+            while (got := connection.read_frame()) is not None:
+                kinds.append(got[0])
+                if got[0] == http2.GOAWAY:
+                    self.assertIn(b"too_many_pings", got[3])
+            self.assertIn(http2.GOAWAY, kinds)
+        self.assert_serves()
 
     def test_prompts_that_do_not_fit(self):
         """A tenant sends 120 prompts of a mebibyte at once; how many of them are worked on while another one waits."""
@@ -116,7 +131,7 @@ class RowsTest(unittest.TestCase):
     """Every row of the table, those of one kind of router on the same one, one after the other."""
 
     # Others do the same, or more.
-    LEFT_OUT = ("policy-fsm", "policy-ema-tiers", "header", "header-pieces", "unread", "compressed-health")
+    LEFT_OUT = ("policy-fsm", "policy-ema-tiers", "compressed-health")
 
     def check(self, result):
         row, grown = result.row, result.peak_mib - result.start_mib

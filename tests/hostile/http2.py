@@ -1,6 +1,5 @@
 """HTTP/2 by hand, for clients that do what no gRPC library would. Nothing but the standard library."""
 
-import os
 import socket
 import struct
 
@@ -8,15 +7,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 ACK = END_STREAM = 1
 END_HEADERS = 4
-# The variable of the environment that names an attack's own address.
-ATTACKER = "TANDEM_ATTACKER"
 INITIAL_WINDOW_SIZE = 4
-
-
-def source_of(host):
-    """Where an attack on this host comes from: on loopback from another address than the other tenants' calls, and than
-    other attacks, after which a router may refuse theirs for a while."""
-    return (os.environ.get(ATTACKER, "127.0.0.2"), 0) if host == "127.0.0.1" else None
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -68,8 +59,6 @@ class Connection:
         host, port = address.rsplit(":", 1)
         self.socket = socket.socket()
         try:
-            if source_of(host) is not None:
-                self.socket.bind(source_of(host))
             # The window that is told when it connects.
             if receive_buffer is not None:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

@@ -3,6 +3,8 @@ what it may cost."""
 
 import dataclasses
 
+from processes import settings
+
 ONE_MIB_PROMPT = "one word after another, " * 43000
 
 
@@ -66,42 +68,12 @@ ROWS = (
         health_port=True,
     ),
     Row(
-        name="header",
-        who="sends a header that does not end, in pieces of 16 KiB",
-        attack="endless_header",
-    ),
-    Row(
-        name="header-pieces",
-        who="the same, Huffman-coded, in pieces of 60 bytes",
-        attack="endless_header",
-        options={"piece": 60, "huffman": 1, "megabytes": 64},
-    ),
-    Row(
-        name="header-4",
-        who="the same on 4 connections",
-        attack="endless_header",
-        options={"piece": 60, "huffman": 1, "megabytes": 64, "connections": 4},
-    ),
-    Row(
         name="unfinished",
-        who="leaves 150 messages of 4 MiB unfinished; `--connection-memory 64`",
+        who="leaves 150 messages of 4 MiB unfinished; `connection-memory: 64`",
         attack="unfinished_messages",
-        router_flags=("--connection-memory", 64),
+        router_flags=settings(connection_memory=64),
         grows=64 + 96,
         may_fail=True,
-    ),
-    Row(
-        name="unread",
-        who="calls and does not read answers",
-        attack="refused_calls",
-        grows=256,
-    ),
-    Row(
-        name="unread-4",
-        who="the same on 4 connections",
-        attack="refused_calls",
-        options={"connections": 4},
-        grows=512,
     ),
     Row(
         name="refused",
@@ -110,18 +82,9 @@ ROWS = (
         grows=256,
     ),
     Row(
-        name="resets",
-        who="opens calls and resets them at once, on 4 connections",
-        attack="resets",
-        options={"connections": 4},
-        # Their number is not bounded; --connection-memory bounds what they take.
-        grows=512,
-    ),
-    Row(
         name="pings",
-        who="sends pings and settings, on 4 connections",
+        who="sends pings without end, on 4 connections",
         attack="pings",
-        grows=512,
         options={"connections": 4},
     ),
     Row(

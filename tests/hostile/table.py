@@ -28,7 +28,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
 from processes import MODELS, TARGET, Generation, Server, clean_environment, request_for, wait_until  # noqa: E402
-import http2  # noqa: E402
 from rows import ROWS, Row  # noqa: E402
 
 HONEST, FLOOD = "honest", "flood"
@@ -186,7 +185,7 @@ class Attack:
             [sys.executable, "-B", str(HERE / "attacks.py"), row.attack, address, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=clean_environment() | {http2.ATTACKER: f"127.0.0.{2 + ROWS.index(row)}"},
+            env=clean_environment(),
             text=True,
         )
 

@@ -8,8 +8,11 @@ import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "deploy" / "learning"))
 
-import aes_gcm  # noqa: E402
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: E402
+
 import spool  # noqa: E402
+
+TAG_BYTES = 16
 
 
 def header_of(key, file_id=None, version=spool.VERSION, created_ms=0):
@@ -35,9 +38,9 @@ def body_of(record):
 
 def record_bytes(key, file_id, kind, digest, body, time_ms=0):
     nonce = os.urandom(12) if kind == spool.REQUEST else bytes(12)
-    size = len(body) + aes_gcm.TAG_BYTES if kind == spool.REQUEST else 0
+    size = len(body) + TAG_BYTES if kind == spool.REQUEST else 0
     head = struct.pack("<IIQ16s12s", size, kind, time_ms, digest, nonce)
-    sealed = aes_gcm.encrypt(key, nonce, file_id + head[:32], body) if kind == spool.REQUEST else b""
+    sealed = AESGCM(key).encrypt(nonce, body, file_id + head[:32]) if kind == spool.REQUEST else b""
     return head + struct.pack("<I", zlib.crc32(sealed, zlib.crc32(head))) + sealed
 
 

@@ -2,6 +2,7 @@
 says when something breaks."""
 
 import concurrent.futures
+import http.client
 import json
 import math
 import pathlib
@@ -423,13 +424,17 @@ class LivePageTest(ProcessTest):
         self.servers.remove(self.router)
 
     def test_a_browser_too_many_is_told_so(self):
-        self.serve("--live-watchers", "1")
-        self.open()
+        self.serve()
+        for _ in range(16):
+            watching = http.client.HTTPConnection("127.0.0.1", self.router.live_port, timeout=60)
+            self.addCleanup(watching.close)
+            watching.request("GET", "/events")
+            self.assertEqual(watching.getresponse().status, 200)
         context = self.browser.new_context()
         self.addCleanup(context.close)
         second = context.new_page()
         second.goto(f"http://127.0.0.1:{self.router.live_port}/")
-        self.wait_status(second, "the router refused (503)", "too many browsers watch already (the limit is 1)")
+        self.wait_status(second, "the router refused (503)", "too many browsers watch already (the limit is 16)")
 
     def test_is_off_unless_asked_for(self):
         self.start_stack()

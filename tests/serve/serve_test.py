@@ -185,12 +185,12 @@ class CommandTest(FolderTest):
         self.assertIn("serving address=unix:/drafter.sock", (self.root / "logs" / "drafter.log").read_text())
 
     def test_flags_of_the_parts(self):
-        more = ("--verifier-flag=--kv-tokens=4096", "--drafter-flag=--max-sessions=2", "--router-flag=--reflection")
+        more = ("--verifier-flag=--kv-tokens=4096", "--drafter-flag=--max-sessions=2", "--router-flag=--tokenizer-threads=3")
         self.begin_ready("--draft", f"small={self.model}", "--api-key", "mine", "--name", "large", *more)
         verifier, drafter, router = (self.arguments(part) for part in ("verifier", "drafter", "router"))
         self.assertEqual(verifier[verifier.index("--model") + 1], f"large={self.model}")
         self.assertEqual(drafter[drafter.index("--model") + 1], f"small={self.model}")
-        for arguments, flag in ((verifier, "--kv-tokens=4096"), (drafter, "--max-sessions=2"), (router, "--reflection")):
+        for arguments, flag in ((verifier, "--kv-tokens=4096"), (drafter, "--max-sessions=2"), (router, "--tokenizer-threads=3")):
             # Behind those of the command, so that they count, and before what it reads the log by.
             self.assertEqual(arguments[-3:], [flag, "--log-format", "text"])
         self.assertNotIn("mine", "".join(self.out))

@@ -13,6 +13,7 @@ import time
 
 import attacks
 import http2
+import processes
 from cluster import OTHER, TOKEN, Memory, Settings, resident_mib
 from load import Load
 from measure import quantile
@@ -259,7 +260,7 @@ def slow_reader(run):
     long = requests(run.bound(200, 60))[:1]
     seconds = run.seconds(4.0)
     settings = _two_tenants(run, max_queued_requests=64)
-    settings.router_flags = ("--write-stall-timeout", "4s")
+    settings.router_flags = processes.settings(write_stall_timeout="4s")
     with run.cluster(settings) as cluster, Memory(cluster) as memory, contextlib.ExitStack() as ending:
         expected = reference(cluster, asked)
         unloaded = closed(cluster, asked, 3, count=24 if run.short else 200)

@@ -6,6 +6,7 @@ takes 640 ms, and a verifier carries 25 requests a second whatever the machine d
 
 import time
 
+import processes
 from cluster import OTHER, TOKEN, Memory, Settings
 from load import REFUSED, Load
 from measure import quantile
@@ -168,7 +169,7 @@ def long_prompts(run):
         max_running=RUNNING,
         step_ms=f"{step}+{row}",
         more_tenants=({"name": "long", "token": OTHER},),
-        verifier_flags=("--prefill-chunk", chunk),
+        verifier_flags=processes.settings(prefill_chunk=chunk),
     )
     long = [{"random_prompt": 1800 if not run.short else 300, "max_tokens": 4, "temperature": 0.0, "ignore_eos": True}]
     with run.cluster(settings) as cluster:

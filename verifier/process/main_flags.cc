@@ -15,7 +15,6 @@ void DeclareGpu(VerifierFlags& options, Flags& flags) {
       .Add("gpu-memory-limit", &options.gpu_memory_mib,
            "Most MiB of GPU memory to use, including keys and values; 0: all that is free.")
       .InRange(0, 1e7)
-      .Add("gpu-low-priority", &options.gpu_low_priority, "Give other work on the GPU priority.")
       .Add("gpus", &options.num_gpus,
            "Number of GPUs that share the model with tensor parallelism. Each has its own process: rank 0 "
            "serves, the others follow it.")
@@ -66,23 +65,14 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
       .Add("models-folder", &options.models_folder,
            "Folder below which `tandem models` may load further models at run time; also allows it to unload "
            "models. Empty: neither.")
-      .Add("max-models", &options.max_models, "With --models-folder: most models held at once.")
-      .InRange(1, 64)
       .Add("adapter", &options.adapters,
            "NAME=FOLDER: a LoRA adapter in PEFT's format that requests may name. With several models: "
            "MODEL:NAME=FOLDER. Repeat for several. Not on several GPUs.")
       .Add("adapters-folder", &options.adapters_folder,
            "Folder below which `tandem adapters` may load further adapters at run time; also allows it to "
            "unload adapters. Empty: neither.")
-      .Add("max-adapters", &options.max_adapters, "Most adapters held at once, for each model.")
-      .InRange(1, 4096)
       .Add("prefix-cache", &options.prefix_cache,
-           "Cache keys and values of finished requests for later prompts with the same beginning.")
-      .Add("feature-memory", &options.feature_memory_mib,
-           "Most MiB of memory for hidden states, which draft heads read. The verifier allocates it as it "
-           "computes states, once a head has asked for them: two bytes per number, for every token of "
-           "--kv-tokens and every layer that heads read. 0: serve no heads.")
-      .InRange(0, 1 << 24);
+           "Cache keys and values of finished requests for later prompts with the same beginning.");
   DeclareGpu(options, flags);
   flags.Group("Measurements")
       .Add("simulate-target-ms", &options.simulated_pace,
@@ -94,11 +84,7 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
                                    "Also export metrics under the names of this server.");
   flags.Group("Batching")
       .Add("max-running", &options.max_running, "Most requests that run at once.")
-      .InRange(1, 256)
-      .Add("max-waiting", &options.max_waiting, "Most requests that wait; further ones are refused.")
-      .InRange(0, 1e6)
-      .Add("prefill-chunk", &options.prefill_chunk, "Most prompt tokens in one step, over all prompts.")
-      .InRange(1, 4096);
+      .InRange(1, 256);
   flags.Group("Speculation")
       .AddChoice("window-policy", &options.window_policy, WindowPolicyNames(),
                  "Window policy: the rule that chooses the draft length of each round.")
@@ -117,13 +103,6 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
       .Add("lookahead", &options.limits.lookahead,
            "Levels to draft ahead while a round is verified; 0: draft and verify in turns.")
       .InRange(0, kMaxTreeDepth / 2)
-      .Add("ahead-nodes", &options.limits.ahead_nodes,
-           "Most nodes to draft ahead, below the tokens that a round may end with; 0: as many as --lookahead "
-           "has levels for.")
-      .InRange(0, kMaxTreeNodes)
-      .Add("ahead-branching", &options.limits.ahead_branching,
-           "Most children of a node that is drafted ahead.")
-      .InRange(1, 32)
       .AddChoice("tree-shape", &options.tree_shape, TreeShapeNames(),
                  "Order in which drafters try candidates: the best overall (best-first), one per level "
                  "(chain), or the best of each level (eagle2).")
@@ -138,6 +117,30 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
            "drafter's socket there in place of TCP. Created with access for this user only if it does not "
            "exist; empty: off.")
       .Add("max-draft-wait", &options.max_draft_wait, "Longest time that a round waits for its drafter.");
+  flags.Settings("Model")
+      .Add("max-models", &options.max_models, "With --models-folder: most models held at once.")
+      .InRange(1, 64)
+      .Add("max-adapters", &options.max_adapters, "Most adapters held at once, for each model.")
+      .InRange(1, 4096)
+      .Add("feature-memory", &options.feature_memory_mib,
+           "Most MiB of memory for hidden states, which draft heads read. The verifier allocates it as it "
+           "computes states, once a head has asked for them: two bytes per number, for every token of "
+           "--kv-tokens and every layer that heads read. 0: serve no heads.")
+      .InRange(0, 1 << 24)
+      .Add("gpu-low-priority", &options.gpu_low_priority, "Give other work on the GPU priority.");
+  flags.Settings("Batching")
+      .Add("max-waiting", &options.max_waiting, "Most requests that wait; further ones are refused.")
+      .InRange(0, 1e6)
+      .Add("prefill-chunk", &options.prefill_chunk, "Most prompt tokens in one step, over all prompts.")
+      .InRange(1, 4096);
+  flags.Settings("Speculation")
+      .Add("ahead-nodes", &options.limits.ahead_nodes,
+           "Most nodes to draft ahead, below the tokens that a round may end with; 0: as many as --lookahead "
+           "has levels for.")
+      .InRange(0, kMaxTreeNodes)
+      .Add("ahead-branching", &options.limits.ahead_branching,
+           "Most children of a node that is drafted ahead.")
+      .InRange(1, 32);
   DeclareConstraintFlags(options.constraints, flags);
 }
 

@@ -234,7 +234,7 @@ absl::StatusOr<ModelPlan> ModelPool::PlanOf(const v1::LoadModelRequest& request)
   }
   if (models_.size() >= options.max_models) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("this verifier holds ", models_.size(), " models, which is the limit (--max-models)"));
+        absl::StrCat("this verifier holds ", models_.size(), " models, which is the limit (max-models)"));
   }
   return plan;
 }

@@ -93,7 +93,7 @@ absl::Status OpenAdapters(const VerifierFlags& options, const ModelPlan& plan, O
   }
   if (plan.adapters.size() > options.max_adapters) {
     return absl::InvalidArgumentError(absl::StrCat("--adapter: ", plan.adapters.size(), " for \"",
-                                                   plan.spec.name, "\", expected at most --max-adapters, ",
+                                                   plan.spec.name, "\", expected at most max-adapters, ",
                                                    options.max_adapters));
   }
   target->served.adapters = std::make_shared<HeldAdapters>(options.max_adapters);

@@ -105,7 +105,7 @@ VllmMetrics::VllmMetrics(MetricsRegistry* registry, const std::string& target)
   reasons.With({target, kEngine, "deferred"});
   rejections_ = registry
                     ->AddCounter({"vllm:admission_rejections_total",
-                                  "Requests refused because the queue is full (--max-waiting).",
+                                  "Requests refused because the queue is full (max-waiting).",
                                   {"model_name", "reason"}})
                     .With({target, "max_num_queued_reqs"});
   kv_usage_ = gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, from 0 to 1.");

@@ -19,7 +19,7 @@ absl::Status HeldAdapters::CheckRoomLocked(const std::string& name) const {
   }
   if (adapters_.size() < most_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("the model has ", adapters_.size(), " adapters, which is the limit (--max-adapters)"));
+      absl::StrCat("the model has ", adapters_.size(), " adapters, which is the limit (max-adapters)"));
 }
 
 absl::Status HeldAdapters::CheckRoom(const std::string& name) const {

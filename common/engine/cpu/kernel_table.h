@@ -24,9 +24,8 @@
 // Numbers below the normal range, in inputs, weights and results, become zeros with their sign. This is the
 // documented behaviour of AMX's TDPBF16PS; product_arithmetic.h tells which kernels have it on a machine.
 //
-// `amx-split` takes an input as the sum of two bfloat16 numbers, which keeps 16 bits, and also adds up 32
-// terms at a time; see kernels_amx.cc. `neon-bf16` and `neon-i8mm` split inputs in the same way and add up 4
-// terms at a time; see kernels_neon_bf16.cc.
+// `neon-i8mm` takes an input as the sum of two bfloat16 numbers, which keeps 16 bits, and adds up 4 terms at
+// a time; see kernels_neon_bf16.cc.
 //
 // Products with weights of 8 or 4 bits are the same on every instruction set. The depth is divided into
 // groups of kInputGroup inputs (the last padded with zeros). A group of weights of one output is integers and
@@ -223,7 +222,6 @@ const KernelTable& Avx512VnniKernels();
 // Also needs AVX-512 BF16 and VNNI. Products of bfloat16 pairs use VDPBF16PS, or float32 multiply-adds.
 const KernelTable& Avx512Bf16Kernels();
 const KernelTable& Avx512Bf16MultiplyAddKernels();
-const KernelTable& AmxSplitKernels();  // As AmxKernels.
 const KernelTable& AmxKernels();       // Also needs AVX-512 BF16, VNNI and AMX with tiles, BF16 and INT8.
 const KernelTable& NeonKernels();      // Defined on 64-bit Arm.
 const KernelTable& NeonBf16Kernels();  // Also needs the bfloat16 extension (FEAT_BF16).

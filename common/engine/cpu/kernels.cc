@@ -14,10 +14,9 @@ namespace tandem {
 namespace {
 
 constexpr InstructionSet kInstructionSets[] = {
-    InstructionSet::kAuto,       InstructionSet::kAmx,         InstructionSet::kAmxSplit,
-    InstructionSet::kAvx512Bf16, InstructionSet::kAvx512,      InstructionSet::kAvx2,
-    InstructionSet::kNeonI8mm,   InstructionSet::kNeonBf16,    InstructionSet::kNeon,
-    InstructionSet::kPortable,   InstructionSet::kPortableBf16};
+    InstructionSet::kAuto,   InstructionSet::kAmx,      InstructionSet::kAvx512Bf16,
+    InstructionSet::kAvx512, InstructionSet::kAvx2,     InstructionSet::kNeonI8mm,
+    InstructionSet::kNeon,   InstructionSet::kPortable, InstructionSet::kPortableBf16};
 
 #ifdef TANDEM_X86_KERNELS
 bool HasVnni() {
@@ -55,14 +54,10 @@ absl::string_view InstructionSetName(InstructionSet instruction_set) {
       return "avx2";
     case InstructionSet::kAvx512:
       return "avx512";
-    case InstructionSet::kAmxSplit:
-      return "amx-split";
     case InstructionSet::kAmx:
       return "amx";
     case InstructionSet::kNeon:
       return "neon";
-    case InstructionSet::kNeonBf16:
-      return "neon-bf16";
     case InstructionSet::kNeonI8mm:
       return "neon-i8mm";
   }
@@ -88,10 +83,7 @@ std::vector<InstructionSet> SupportedInstructionSets() {
 #ifdef TANDEM_X86_KERNELS
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    if (HasBf16() && AmxAvailable()) {
-      supported.push_back(InstructionSet::kAmx);
-      supported.push_back(InstructionSet::kAmxSplit);
-    }
+    if (HasBf16() && AmxAvailable()) supported.push_back(InstructionSet::kAmx);
     if (HasFastBf16()) supported.push_back(InstructionSet::kAvx512Bf16);
     supported.push_back(InstructionSet::kAvx512);
     if (HasBf16() && !HasFastBf16()) supported.push_back(InstructionSet::kAvx512Bf16);
@@ -102,9 +94,9 @@ std::vector<InstructionSet> SupportedInstructionSets() {
 #endif
 #ifdef TANDEM_ARM_KERNELS
   const unsigned long features = getauxval(AT_HWCAP2);
-  if ((features & HWCAP2_BF16) != 0) {
-    if ((features & HWCAP2_I8MM) != 0) supported.push_back(InstructionSet::kNeonI8mm);
-    supported.push_back(InstructionSet::kNeonBf16);
+  // Processors that have one have the other.
+  if ((features & HWCAP2_BF16) != 0 && (features & HWCAP2_I8MM) != 0) {
+    supported.push_back(InstructionSet::kNeonI8mm);
   }
   supported.push_back(InstructionSet::kNeon);
 #endif
@@ -122,8 +114,6 @@ absl::StatusOr<const KernelTable*> SelectKernels(InstructionSet instruction_set)
   }
   switch (instruction_set) {
 #ifdef TANDEM_X86_KERNELS
-    case InstructionSet::kAmxSplit:
-      return &AmxSplitKernels();
     case InstructionSet::kAmx:
       return &AmxKernels();
     case InstructionSet::kAvx512Bf16:
@@ -136,8 +126,6 @@ absl::StatusOr<const KernelTable*> SelectKernels(InstructionSet instruction_set)
 #ifdef TANDEM_ARM_KERNELS
     case InstructionSet::kNeonI8mm:
       return &NeonI8mmKernels();
-    case InstructionSet::kNeonBf16:
-      return &NeonBf16Kernels();
     case InstructionSet::kNeon:
       return &NeonKernels();
 #endif

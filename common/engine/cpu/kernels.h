@@ -16,10 +16,8 @@ enum class InstructionSet {
   kAvx2,
   kAvx512,
   kAvx512Bf16,
-  kAmxSplit,
   kAmx,
   kNeon,
-  kNeonBf16,
   kNeonI8mm
 };
 

@@ -7,22 +7,16 @@
 
 // Products on AMX tiles. A tile has 16 rows of 64 bytes, and an instruction multiplies two tiles.
 //
-// The tiles hold bfloat16 numbers. With one part, an input is rounded to bfloat16. With two parts, it is high
-// + low: high is the input rounded to bfloat16, and low is the rest, rounded to bfloat16. The two are in
-// neighbouring rows of an input tile, their sums in neighbouring rows of the output tile, and
-//
-//   outputs[row][n] = (sum over k of high * weight) + (sum over k of low * weight)
-//
-// A sum takes the columns 32 at a time, ascending. How the instruction adds the 32 terms is up to the
-// processor, and the same for every row of a tile. Rows do not influence one another: a row's result does not
-// depend on its place in the tile or on the other rows (law 1).
+// The tiles hold bfloat16 numbers; inputs are rounded to them. A sum takes the columns 32 at a time,
+// ascending. How the instruction adds the 32 terms is up to the processor, and the same for every row of a
+// tile. Rows do not influence one another: a row's result does not depend on its place in the tile or on the
+// other rows (law 1).
 
 namespace tandem {
 namespace {
 
 // Rows of inputs in a tile.
-template <int kParts>
-constexpr uint32_t kBlockRows = kTileRows / kParts;
+constexpr uint32_t kBlockRows = kTileRows;
 // Columns that a tile of inputs spans, and inputs that a tile of weights spans.
 constexpr uint32_t kTileDepth = 32;
 
@@ -30,24 +24,21 @@ constexpr uint32_t NumSteps(uint32_t depth) {
   return (depth + kTileDepth - 1) / kTileDepth;
 }
 
-// Prepared inputs: [rows / kBlockRows][steps][16][32]. In a tile, the parts of a row follow one another, the
-// high part first.
+// Prepared inputs: [rows / kBlockRows][steps][16][32].
 constexpr size_t BlockBytes(uint32_t depth) {
   return NumSteps(depth) * kTileBytes;
 }
 
-template <int kParts>
 uint64_t PreparedBytes(uint32_t max_rows, uint32_t depth) {
   // Products read two blocks at a time.
-  return (uint64_t{max_rows} + 2 * kBlockRows<kParts> - 1) / (2 * kBlockRows<kParts>)*2 * BlockBytes(depth);
+  return (uint64_t{max_rows} + 2 * kBlockRows - 1) / (2 * kBlockRows) * 2 * BlockBytes(depth);
 }
 
-template <int kParts>
 void Prepare(const PrepareArgs& args) {
   for (uint32_t row = args.begin_row; row < args.end_row; ++row) {
     const float* input = args.inputs + row * args.input_stride;
-    char* block = static_cast<char*>(args.prepared) + row / kBlockRows<kParts> * BlockBytes(args.depth) +
-                  row % kBlockRows<kParts> * kParts * kTileStride;
+    char* block = static_cast<char*>(args.prepared) + row / kBlockRows * BlockBytes(args.depth) +
+                  row % kBlockRows * kTileStride;
     for (uint32_t column = args.begin_column; column < args.end_column; column += kTileDepth) {
       const uint32_t left = args.end_column - column;
       const __mmask16 first_mask = left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
@@ -59,29 +50,16 @@ void Prepare(const PrepareArgs& args) {
       const __m512i high = (__m512i)_mm512_cvtne2ps_pbh(second, first);
       char* to = block + column / kTileDepth * kTileBytes;
       _mm512_store_si512(to, high);
-      if constexpr (kParts == 2) {
-        const __m512 first_high =
-            _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16));
-        const __m512 second_high = _mm512_castsi512_ps(
-            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1)), 16));
-        const __m512i low = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(second, second_high),
-                                                         _mm512_sub_ps(first, first_high));
-        _mm512_store_si512(to + kTileStride, low);
-      }
     }
   }
 }
 
-// Adds the sums of the parts of a tile's rows and stores the outputs that are not padding.
-template <int kParts>
+// Stores the outputs of a tile's rows that are not padding.
 inline void StoreSums(const float* sums, uint32_t num_rows, float* const* outputs, uint32_t first_output,
                       uint32_t end_output) {
   const __mmask16 mask = OutputMask(first_output, end_output);
   for (uint32_t row = 0; row < num_rows; ++row) {
-    __m512 sum = _mm512_load_ps(sums + row * kParts * kHalfOutputs);
-    if constexpr (kParts == 2) {
-      sum = _mm512_add_ps(sum, _mm512_load_ps(sums + (row * 2 + 1) * kHalfOutputs));
-    }
+    const __m512 sum = _mm512_load_ps(sums + row * kHalfOutputs);
     _mm512_mask_storeu_ps(outputs[row] + first_output, mask, sum);
   }
 }
@@ -187,15 +165,14 @@ inline void MultiplyTwoBlocks(const char* inputs, size_t block_bytes, const char
 }
 
 // As many rows as fill one block, or fewer.
-template <int kParts>
 void MultiplyOneBlockOfRows(const ProductArgs& args) {
   const uint32_t num_steps = NumSteps(args.depth);
   const size_t tile_bytes = num_steps * 2 * kTileBytes;
   const char* inputs = static_cast<const char*>(args.prepared);
   const char* weights = static_cast<const char*>(args.tiles);
   alignas(64) Sums sums;
-  // With one part, sums are outputs, and tiles have as many rows as the product.
-  const size_t row_bytes = kParts == 1 ? RowBytes(args.outputs, args.num_rows) : 0;
+  // Sums are outputs, and tiles have as many rows as the product.
+  const size_t row_bytes = RowBytes(args.outputs, args.num_rows);
   uint32_t output = args.first_output;
   uint32_t tile = 0;
   for (; tile + 2 <= args.num_tiles; tile += 2) {
@@ -205,7 +182,7 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
     } else {
       MultiplyOneBlock<2>(inputs, weights, tile_bytes, num_steps, InScratch(sums));
       for (uint32_t i = 0; i < 4; ++i) {
-        StoreSums<kParts>(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
+        StoreSums(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
       }
     }
     weights += 2 * tile_bytes;
@@ -214,31 +191,28 @@ void MultiplyOneBlockOfRows(const ProductArgs& args) {
   if (tile == args.num_tiles) return;
   MultiplyOneBlock<1>(inputs, weights, tile_bytes, num_steps, InScratch(sums));
   for (uint32_t i = 0; i < 2; ++i) {
-    StoreSums<kParts>(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
+    StoreSums(sums[i], args.num_rows, args.outputs, output + i * kHalfOutputs, args.end_output);
   }
 }
 
-template <int kParts>
-constexpr uint32_t kPairRows = 2 * kBlockRows<kParts>;
+constexpr uint32_t kPairRows = 2 * kBlockRows;
 
 // Rows [begin_row, end_row) times one tile of weights. The first rows load the weights into the second-level
 // cache. The others find them there, and prefetch the next tile's.
-template <int kParts>
 void MultiplyTile(const ProductArgs& args, const char* weights, uint32_t begin_row, uint32_t end_row,
                   uint32_t first_output) {
   constexpr uint32_t kLinesAhead = 8;
   const uint32_t num_steps = NumSteps(args.depth);
   const size_t block_bytes = BlockBytes(args.depth);
-  const char* inputs = static_cast<const char*>(args.prepared) + begin_row / kBlockRows<kParts> * block_bytes;
+  const char* inputs = static_cast<const char*>(args.prepared) + begin_row / kBlockRows * block_bytes;
   const char* next = weights + num_steps * 2 * kTileBytes;
   alignas(64) Sums sums;
-  for (uint32_t row = begin_row; row < end_row; row += kPairRows<kParts>) {
+  for (uint32_t row = begin_row; row < end_row; row += kPairRows) {
     if (row == begin_row) {
       MultiplyTwoBlocks(inputs, block_bytes, weights, num_steps, sums,
                         [&](uint32_t step) { PrefetchStep(weights + step * 2 * kTileBytes); });
     } else {
-      const char* ahead =
-          next + size_t{(row - begin_row) / kPairRows<kParts> - 1} * num_steps * kLinesAhead * 64;
+      const char* ahead = next + size_t{(row - begin_row) / kPairRows - 1} * num_steps * kLinesAhead * 64;
       MultiplyTwoBlocks(inputs, block_bytes, weights, num_steps, sums, [&](uint32_t step) {
         for (uint32_t line = 0; line < kLinesAhead; ++line) {
           _mm_prefetch(ahead + (step * kLinesAhead + line) * 64, _MM_HINT_T1);
@@ -246,51 +220,48 @@ void MultiplyTile(const ProductArgs& args, const char* weights, uint32_t begin_r
       });
     }
     for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t first = row + i / 2 * kBlockRows<kParts>;
+      const uint32_t first = row + i / 2 * kBlockRows;
       if (first >= end_row) break;
-      StoreSums<kParts>(sums[i], end_row - first < kBlockRows<kParts> ? end_row - first : kBlockRows<kParts>,
-                        args.outputs + first, first_output + i % 2 * kHalfOutputs, args.end_output);
+      StoreSums(sums[i], end_row - first < kBlockRows ? end_row - first : kBlockRows, args.outputs + first,
+                first_output + i % 2 * kHalfOutputs, args.end_output);
     }
     inputs += 2 * block_bytes;
   }
 }
 
-template <int kParts>
 void MultiplyManyRows(const ProductArgs& args) {
   const size_t tile_bytes = NumSteps(args.depth) * 2 * kTileBytes;
-  const uint32_t rows_at_once = PairsAtOnce(BlockBytes(args.depth)) * kPairRows<kParts>;
+  const uint32_t rows_at_once = PairsAtOnce(BlockBytes(args.depth)) * kPairRows;
   for (uint32_t row = 0; row < args.num_rows; row += rows_at_once) {
     const uint32_t end_row = args.num_rows - row < rows_at_once ? args.num_rows : row + rows_at_once;
     for (uint32_t tile = 0; tile < args.num_tiles; ++tile) {
-      MultiplyTile<kParts>(args, static_cast<const char*>(args.tiles) + tile * tile_bytes, row, end_row,
-                           args.first_output + tile * kTileOutputs);
+      MultiplyTile(args, static_cast<const char*>(args.tiles) + tile * tile_bytes, row, end_row,
+                   args.first_output + tile * kTileOutputs);
     }
   }
 }
 
-template <int kParts>
 void Multiply(const ProductArgs& args) {
-  ConfigureTiles(args.num_rows < kBlockRows<kParts> ? kParts * args.num_rows : kTileRows);
-  if (args.num_rows <= kBlockRows<kParts>) {
-    MultiplyOneBlockOfRows<kParts>(args);
+  ConfigureTiles(args.num_rows < kBlockRows ? args.num_rows : kTileRows);
+  if (args.num_rows <= kBlockRows) {
+    MultiplyOneBlockOfRows(args);
   } else {
-    MultiplyManyRows<kParts>(args);
+    MultiplyManyRows(args);
   }
   // Empty tiles need not be saved when the kernel switches threads.
   _tile_release();
 }
 
-template <int kParts>
-KernelTable MakeAmxKernels(const char* name) {
+KernelTable MakeAmxKernels() {
   // Every processor with AMX has VNNI, which multiplies the codes of files.
   KernelTable table = Avx512VnniKernels();
-  table.name = name;
+  table.name = "amx";
   ProductKernel& product = table.products[static_cast<int>(WeightFormat::kBf16)];
   product.layout = Bf16AmxTiles();
-  product.input_bits = 8 * kParts;
-  product.prepared_bytes = PreparedBytes<kParts>;
-  product.prepare = Prepare<kParts>;
-  product.multiply = Multiply<kParts>;
+  product.input_bits = 8;
+  product.prepared_bytes = PreparedBytes;
+  product.prepare = Prepare;
+  product.multiply = Multiply;
   SetAmxIntegerProducts(&table);
   return table;
 }
@@ -298,12 +269,7 @@ KernelTable MakeAmxKernels(const char* name) {
 }  // namespace
 
 const KernelTable& AmxKernels() {
-  static const KernelTable kTable = MakeAmxKernels<1>("amx");
-  return kTable;
-}
-
-const KernelTable& AmxSplitKernels() {
-  static const KernelTable kTable = MakeAmxKernels<2>("amx-split");
+  static const KernelTable kTable = MakeAmxKernels();
   return kTable;
 }
 

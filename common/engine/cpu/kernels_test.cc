@@ -36,9 +36,8 @@ TEST(Kernels, SelectsWhatTheMachineHas) {
     EXPECT_EQ(InstructionSetName(supported.front()), expected);
   }
   EXPECT_EQ(SelectKernels(InstructionSet::kAuto).value(), SelectKernels(supported.front()).value());
-  for (InstructionSet each :
-       {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kAvx512Bf16, InstructionSet::kAmx,
-        InstructionSet::kNeon, InstructionSet::kNeonBf16, InstructionSet::kNeonI8mm}) {
+  for (InstructionSet each : {InstructionSet::kAvx2, InstructionSet::kAvx512, InstructionSet::kAvx512Bf16,
+                              InstructionSet::kAmx, InstructionSet::kNeon, InstructionSet::kNeonI8mm}) {
     const bool has = std::count(supported.begin(), supported.end(), each) > 0;
     EXPECT_EQ(SelectKernels(each).status().code(),
               has ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);

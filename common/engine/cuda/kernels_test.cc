@@ -394,40 +394,5 @@ TEST_F(ChoiceKernelTest, ChoosesWhatTheTargetSamplerChooses) {
   }
 }
 
-TEST_F(KernelsTest, WalksTreesAlongTheChoices) {
-  for (int trial = 0; trial < 100; ++trial) {
-    std::vector<uint32_t> begins = {0};
-    std::vector<uint32_t> parents;
-    std::vector<uint32_t> tokens;
-    const uint32_t num_sessions = 1 + Below(5);
-    for (uint32_t s = 0; s < num_sessions; ++s) {
-      const uint32_t begin = begins.back();
-      const uint32_t count = 1 + Below(trial % 2 == 0 ? 5 : 90);
-      for (uint32_t i = 0; i < count; ++i) {
-        parents.push_back(i == 0 ? 0 : begin + Below(i));
-        // Few different ones: children with equal tokens occur.
-        tokens.push_back(Below(3));
-      }
-      begins.push_back(begin + count);
-    }
-    std::vector<uint32_t> chosen;
-    for (size_t i = 0; i < parents.size(); ++i) chosen.push_back(Below(3));
-    std::vector<uint32_t> path(parents.size(), 999);
-    std::vector<uint32_t> lengths(num_sessions);
-    grid_.Launch(WalkKernel{ConstSpanOf(begins), ConstSpanOf(parents), ConstSpanOf(tokens),
-                            ConstSpanOf(chosen), SpanOf(path), SpanOf(lengths)},
-                 WalkShape(num_sessions));
-    for (uint32_t s = 0; s < num_sessions; ++s) {
-      std::vector<uint32_t> expected = {begins[s]};
-      for (uint32_t row = begins[s] + 1; row < begins[s + 1]; ++row) {
-        if (parents[row] == expected.back() && tokens[row] == chosen[expected.back()])
-          expected.push_back(row);
-      }
-      ASSERT_EQ(lengths[s], expected.size());
-      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), path.begin() + begins[s]));
-    }
-  }
-}
-
 }  // namespace
 }  // namespace tandem

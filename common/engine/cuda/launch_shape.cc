@@ -140,10 +140,6 @@ LaunchShape ChoiceShape(uint32_t rows, uint32_t vocab_size) {
           .shared_bytes = (ChoiceKernel::kBins + 2 * (threads / kWarpThreads) + 2) * 8};
 }
 
-LaunchShape WalkShape(uint32_t num_sessions) {
-  return {.grid_x = num_sessions};
-}
-
 LaunchShape JoinLogitsShape(uint32_t rows, uint32_t num_ranks) {
   return {.grid_x = rows, .grid_y = num_ranks, .threads = 256};
 }

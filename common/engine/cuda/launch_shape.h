@@ -52,7 +52,6 @@ LaunchShape AttendShape(uint32_t num_multiprocessors, uint32_t columns, uint32_t
 LaunchShape FoldShape(uint32_t rows, uint32_t num_heads, uint32_t head_dim);
 LaunchShape CopyKvShape(uint64_t num_elements);
 LaunchShape ChoiceShape(uint32_t rows, uint32_t vocab_size);
-LaunchShape WalkShape(uint32_t num_sessions);
 LaunchShape JoinLogitsShape(uint32_t rows, uint32_t num_ranks);
 
 // Which AttendKernel computes heads of this size (at most kLongestHead), and its shared memory.

@@ -57,9 +57,9 @@ void ShowToken(const Secret& token, grpc::ClientContext& context) {
 absl::Status CheckOpenConnection(const std::string& endpoint, const EtcdAccess& access) {
   if (IsLoopback(endpoint) || access.insecure_password) return absl::OkStatus();
   if (!access.username.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--state-username: the password would cross the network to the etcd at ", endpoint,
-                     " in the clear; expected --state-tls-ca, or --state-insecure if this is intended"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--state-username: the password would cross the network to the etcd at ", endpoint,
+        " in the clear; expected --state-tls-ca, or the setting state-insecure if this is intended"));
   }
   if (access.insecure) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("--state: the etcd at ", endpoint,

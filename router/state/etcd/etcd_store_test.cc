@@ -461,7 +461,7 @@ TEST(EtcdAccessTest, SaysWhatIsWrong) {
   const absl::Status clear = CheckEtcdStore("etcd://127.0.0.1:1,etcd:2379/t", user);
   EXPECT_EQ(clear.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(clear.message(), HasSubstr("the password would cross the network to the etcd at etcd:2379"));
-  EXPECT_THAT(clear.message(), HasSubstr("--state-insecure"));
+  EXPECT_THAT(clear.message(), HasSubstr("state-insecure"));
   EXPECT_TRUE(CheckEtcdStore("etcd://127.0.0.1:1,[::1]:2,localhost:3/t", user).ok());
   user.insecure = false;
   user.insecure_password = true;

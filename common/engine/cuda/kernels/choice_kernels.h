@@ -302,45 +302,4 @@ struct ChoiceKernel {
   }
 };
 
-// Walks each session's tree from its root along the target's choices (DESIGN section 3). A node is accepted
-// if it is a child of the last accepted one and its token was chosen there; the first of equal children
-// counts. Rows of a session are begins[s] (the root) to begins[s + 1] - 1. Grid (sessions); one warp. CPU
-// reference: the walk in the tests, and CandidateTree::FindChild.
-struct WalkKernel {
-  DeviceSpan<const uint32_t> begins;   // [sessions + 1]
-  DeviceSpan<const uint32_t> parents;  // [rows], as row numbers; the root's is not read.
-  DeviceSpan<const uint32_t> tokens;   // [rows]
-  DeviceSpan<const uint32_t> chosen;   // [rows]
-  DeviceSpan<uint32_t> path;           // [rows]: the accepted rows from begins[s] on, the root first.
-  DeviceSpan<uint32_t> lengths;        // [sessions]: their number, at least 1. As many tokens were committed.
-
-  template <typename Block>
-  TANDEM_DEVICE void operator()(Block& block) const {
-    const uint32_t session = block.index_x();
-    const uint32_t begin = begins[session];
-    const uint32_t end = begins[session + 1];
-    uint32_t at = begin;
-    uint32_t length = 1;
-    if (block.thread() == 0) path[begin] = begin;
-    for (;;) {
-      const uint32_t wanted = chosen[at];
-      uint32_t next = end;
-      for (uint32_t first = at + 1; first < end && next == end; first += kWarpThreads) {
-        const uint32_t row = first + block.thread();
-        const bool is_next = row < end && parents[row] == at && tokens[row] == wanted;
-        const uint32_t found = block.Ballot(is_next);
-        if (found == 0) continue;
-        uint32_t lane = 0;
-        while ((found >> lane & 1u) == 0) ++lane;
-        next = first + lane;
-      }
-      if (next == end) break;
-      at = next;
-      if (block.thread() == 0) path[begin + length] = at;
-      ++length;
-    }
-    if (block.thread() == 0) lengths[session] = length;
-  }
-};
-
 }  // namespace tandem

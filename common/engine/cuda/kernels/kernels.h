@@ -45,5 +45,4 @@
   X(Attend256Kernel)              \
   X(FoldKernel)                   \
   X(CopyKvKernel)                 \
-  X(ChoiceKernel)                 \
-  X(WalkKernel)
+  X(ChoiceKernel)

@@ -1,4 +1,4 @@
-#include "router/http/http_server.h"
+#include "router/http/server/http_server.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -20,7 +20,8 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/listener.h"
-#include "router/http/http_session.h"
+#include "common/rpc/unix_socket.h"
+#include "router/http/server/http_session.h"
 
 namespace tandem::router {
 namespace {
@@ -81,6 +82,10 @@ class HttpServer::Impl {
   }
 
   absl::Status Start() {
+    if (UnixSocketPath(options_.address).has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", options_.address, "\": HTTP needs a port; expected host:port"));
+    }
     if (!options_.tls.certificate.empty()) {
       stamp_ = Stamp(options_.tls);
       TANDEM_ASSIGN_OR_RETURN(tls_, LoadTls(options_.tls));
