@@ -234,6 +234,22 @@ def check_rooms(tree):
         yield Finding(way[0], 1, f"folders include one another in a circle: {' -> '.join(way)}")
 
 
+def check_members(tree):
+    """Members of a class are defined in the room that declares it: otherwise two rooms need one another to link."""
+    rooms = {}
+    for path in tree.select(".h", ".cuh"):
+        for _, line in tree.lines(path):
+            declared = re.match(r"(?:class|struct) (\w+)(?: final)?(?: :[^;]*)?(?: \{|$)", line)
+            if declared and room_of(path):
+                rooms.setdefault(declared[1], set()).add(room_of(path))
+    for path in tree.select(".cc", ".cu"):
+        for number, line in tree.lines(path):
+            defined = re.match(r"(?=[A-Za-z])[^(=]*?\b(\w+)::~?\w+\(", line)
+            known = rooms.get(defined[1], ()) if defined else ()
+            if known and room_of(path) and room_of(path) not in known:
+                yield Finding(path, number, f"a member of {defined[1]}, which {', '.join(sorted(known))} declares")
+
+
 def check_headers(tree):
     for path in tree.select(".h", ".cuh"):
         if not re.search(r"^#pragma once$", tree.text(path), re.MULTILINE):
@@ -434,6 +450,7 @@ def check_commands(tree):
 CHECKS = (
     check_includes,
     check_rooms,
+    check_members,
     check_headers,
     check_sizes,
     check_format,

@@ -84,6 +84,21 @@ class TidyTest(unittest.TestCase):
         )
         self.assert_finds(tidy.check_rooms, {"router/x/x.h": "#pragma once\n"}, "has a README.md")
 
+    def test_members(self):
+        good = {
+            "verifier/session/session.h": "class Session {\n};\nclass Other;\nstruct Wait final : Base {\n};\n",
+            "verifier/session/walk.cc": "void Session::Walk() {\n}\n",
+            "verifier/scheduler/scheduler.cc": "Session Make() {\n  Session::Walk();\n}\nvoid Other::Run() {\n}\n",
+            "verifier/scheduler/scheduler_test.cc": "void Session::Walk() {\n}\n",
+        }
+        self.assert_finds(tidy.check_members, good)
+        self.assert_finds(
+            tidy.check_members,
+            good | {"verifier/scheduler/swap.cc": "std::vector<int> Session::Swap(int to) {\n}\nWait::~Wait() {\n}\n"},
+            "a member of Session, which verifier/session declares",
+            "a member of Wait, which verifier/session declares",
+        )
+
     def test_wire_includes(self):
         include = '#include "tandem/v1/types.pb.h"\n#include <grpcpp/grpcpp.h>\n'
         good = {

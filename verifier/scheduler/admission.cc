@@ -51,7 +51,8 @@ void Scheduler::Admit() {
     waiting_.pop_front();
     if (admitted.summary().preemptions == 0) listener_->OnStarted(id);
     // A drafter that had no room before the session was preempted is not asked any earlier for that.
-    if (!admitted.draft_retry_at().has_value()) OpenDraft(admitted);
+    const DraftPeer* const drafter = admitted.peer(DraftRole::kDrafter);
+    if (drafter != nullptr && !drafter->retry_at().has_value()) OpenDraft(admitted, DraftRole::kDrafter);
   }
 }
 
@@ -72,11 +73,10 @@ void Scheduler::ReserveRoots() {
 }
 
 void Scheduler::Preempt(Session& session) {
-  if (session.standby() != nullptr) FinishSwap(session);
-  ClosePartner(session, /*for_good=*/false);
-  if (session.drafting()) {
-    CloseDraft(session);
-    session.StopDraft("the verifier ran out of room for keys and values", /*for_good=*/false);
+  if (session.peer(DraftRole::kStandby) != nullptr) FinishSwap(session);
+  if (session.drafting()) session.LoseDrafter("the verifier ran out of room for keys and values");
+  for (const DraftRole role : kDraftRoles) {
+    if (session.open_peer(role) != nullptr) CloseDraft(*session.peer(role));
   }
   session.Preempt();
   const auto found = running_.find(session.id());

@@ -1,85 +1,22 @@
-// Moves a Scheduler's sessions to another drafter: on request (SwapDrafter), or because their drafter is lost
-// and the request names alternates.
+// Which drafters a Scheduler's sessions have: another one on request (SwapDrafter), or because the drafter is
+// lost, or one that drafts along (the partner).
 //
 //   drafting --SwapDrafter--> drafting, standby opened --its candidates--> drafting with the new one
 //                                '-- refused, lost, too slow --> drafting as before
-//   drafting --lost--> the standby if there is one, or else the next alternate that is connected, or nothing
+//   drafting --lost--> the standby if there is one, or else the partner if it drafts, or else the next
+//                      alternate that is connected, or nothing
+//   with a partner --refused, lost, useless--> without one, for good or until it is tried again
 
 #include <algorithm>
-#include <cassert>
+#include <optional>
+#include <string>
 #include <utility>
-#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "verifier/scheduler/scheduler.h"
 
 namespace tandem {
-namespace {
-
-// A standby that requests more resyncs than this is dropped.
-constexpr uint32_t kStandbyResyncs = 4;
-
-}  // namespace
-
-void Session::Rebind(DrafterBinding to, DrafterRecord* record) {
-  assert(!drafting_ && standby_ == nullptr);
-  request_.drafter = std::move(to);
-  record_ = record;
-  generation_ = ++last_generation_;
-  draft_refused_ = false;
-  draft_retry_at_.reset();
-  ResetDrafterState();
-}
-
-// What was learned about the drafter before is not true of the next one.
-void Session::ResetDrafterState() {
-  acceptance_ = LevelAcceptance();
-  draft_seconds_per_level_ = RecentMean(kDraftSecondsHistory);
-  waits_in_vain_ = 0;
-  resyncs_in_a_row_ = 0;
-  draft_retry_delay_ = absl::ZeroDuration();
-  awaited_commits_.clear();
-  wait_until_ = absl::InfinitePast();
-  hold_until_ = absl::InfinitePast();
-  summary_.drafter = request_.drafter->name;
-  summary_.drafter_accepted_tokens = 0;
-  summary_.drafter_rejections = 0;
-}
-
-OpenSession Session::OpenStandby(DrafterBinding to, DrafterRecord* record, uint64_t vocabulary_fingerprint,
-                                 absl::Time deadline) {
-  assert(drafting_ && standby_ == nullptr);
-  standby_ = std::make_unique<Standby>(Standby{.binding = std::move(to),
-                                               .record = record,
-                                               .mirror = DraftMirror(vocab_size_),
-                                               .draft_id = DraftId(++last_generation_),
-                                               .deadline = deadline,
-                                               .budget = budget_});
-  return ReopenStandby(vocabulary_fingerprint);
-}
-
-OpenSession Session::ReopenStandby(uint64_t vocabulary_fingerprint) {
-  standby_->opened = false;
-  return MakeOpen(standby_->mirror.Open(commit_no_, prefix_hash_, samples_drafts()),
-                  standby_->binding.draft_model, vocabulary_fingerprint, standby_->budget);
-}
-
-void Session::PromoteStandby() {
-  request_.drafter = std::move(standby_->binding);
-  record_ = standby_->record;
-  mirror_ = std::move(standby_->mirror);
-  features_ = std::move(standby_->features);
-  generation_ = static_cast<uint32_t>(standby_->draft_id >> kGenerationShift);
-  drafting_ = true;
-  draft_opened_ = standby_->opened || standby_->grown;
-  draft_refused_ = false;
-  draft_suspended_ = false;
-  draft_retry_at_.reset();
-  budget_ = standby_->budget;
-  standby_.reset();
-  summary_.drafter_lost.clear();
-  ResetDrafterState();
-}
 
 Session* Scheduler::Find(SessionId id) {
   if (const auto running = running_.find(id); running != running_.end()) return running->second.get();
@@ -92,155 +29,126 @@ Session* Scheduler::Find(SessionId id) {
 absl::Status Scheduler::SwapDrafter(SessionId id, absl::string_view from, DrafterBinding to) {
   Session* const session = Find(id);
   if (session == nullptr) return absl::NotFoundError(absl::StrCat("no session ", id));
-  const std::optional<DrafterBinding>& bound = session->request().drafter;
-  if (!bound.has_value()) return absl::FailedPreconditionError("the request has no drafter");
-  if (!from.empty() && bound->name != from) {
+  const DraftPeer* const drafter = session->peer(DraftRole::kDrafter);
+  if (drafter == nullptr) return absl::FailedPreconditionError("the request has no drafter");
+  const DrafterBinding& bound = drafter->binding();
+  if (!from.empty() && bound.name != from) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the request's drafter is \"", bound->name, "\", expected \"", from, "\""));
+        absl::StrCat("the request's drafter is \"", bound.name, "\", expected \"", from, "\""));
   }
-  GiveUpSwap(*session, absl::AbortedError("another swap was requested"), /*close=*/true);
+  GiveUpSwap(*session, absl::AbortedError("another swap was requested"));
   if (session->samples_drafts() && !to.trusted) {
     listener_->OnSwapEnded(id, UntrustedDrafter(options_.verification_rule));
-    return absl::OkStatus();
-  }
-  if (bound->link == to.link && bound->draft_model == to.draft_model && bound->name == to.name) {
+  } else if (bound.link == to.link && bound.draft_model == to.draft_model && bound.name == to.name) {
     listener_->OnSwapEnded(id, absl::OkStatus());
-  } else if (!session->drafting()) {
+  } else if (!drafter->drafting()) {
     // There are no drafts that could break off.
-    const bool suspended = session->draft_suspended();
-    session->alternates().insert(session->alternates().begin(), *bound);
+    const bool suspended = drafter->suspended();
+    session->alternates().insert(session->alternates().begin(), bound);
     Bind(*session, std::move(to));
+    if (suspended) session->peer(DraftRole::kDrafter)->Suspend();
     session->ForgetRebinds();
     listener_->OnSwapEnded(id, absl::OkStatus());
-    if (running_.contains(id) && !suspended) OpenDraft(*session);
+    if (running_.contains(id) && !suspended) OpenDraft(*session, DraftRole::kDrafter);
   } else if (!LinkUsable(to.link)) {
     listener_->OnSwapEnded(id, absl::UnavailableError("the drafter is disconnected or quarantined"));
   } else {
     DrafterRecord* const record = RecordOf(to);
-    const LinkId link = to.link;
-    OpenSession open = session->OpenStandby(std::move(to), record, options_.vocabulary_fingerprint,
-                                            clock_->Now() + options_.swap_timeout);
-    SendOpen(link, session->standby()->draft_id, std::move(open), session->standby()->features);
+    session->Bind(DraftRole::kStandby, std::move(to), record, clock_->Now());
+    OpenDraft(*session, DraftRole::kStandby);
   }
   return absl::OkStatus();
 }
 
 void Scheduler::Bind(Session& session, DrafterBinding to) {
   DrafterRecord* const record = RecordOf(to);
-  session.Rebind(std::move(to), record);
-  listener_->OnDrafterChanged(session.id(), *session.request().drafter);
+  session.Bind(DraftRole::kDrafter, std::move(to), record, clock_->Now());
+  listener_->OnDrafterChanged(session.id(), session.peer(DraftRole::kDrafter)->binding());
 }
 
-// The drafter to which the session was bound does not draft any more, and has been told if possible.
-void Scheduler::LoseDraft(Session& session, absl::string_view reason, bool for_good) {
-  session.StopDraft(reason, for_good);
-  if (session.standby() != nullptr) {
+// The session stops drafting with its peer in the role, which is told unless it knows.
+void Scheduler::LoseDraft(Session& session, DraftRole role, const Loss& loss) {
+  DraftPeer& peer = *session.peer(role);
+  CloseDraft(peer);
+  if (loss.for_good) {
+    peer.Lose();
+  } else if (loss.refused) {
+    peer.Postpone(clock_->Now(), options_.first_draft_retry, options_.longest_draft_retry);
+  }
+  switch (role) {
+    case DraftRole::kDrafter:
+      session.LoseDrafter(loss.refused ? absl::StrCat("refused: ", loss.reason.ToString())
+                                       : std::string(loss.reason.message()));
+      ReplaceDrafter(session);
+      break;
+    case DraftRole::kStandby:
+      session.Drop(DraftRole::kStandby);
+      listener_->OnSwapEnded(session.id(), loss.reason);
+      break;
+    case DraftRole::kPartner:
+      if (loss.for_good) session.Drop(DraftRole::kPartner);
+      break;
+  }
+}
+
+// Others that draft already come first.
+void Scheduler::ReplaceDrafter(Session& session) {
+  const DraftPeer& lost = *session.peer(DraftRole::kDrafter);
+  if (session.peer(DraftRole::kStandby) != nullptr) {
     FinishSwap(session);
+  } else if (session.open_peer(DraftRole::kPartner) != nullptr) {
+    if (!lost.lost()) session.alternates().push_back(lost.binding());
+    session.Promote(DraftRole::kPartner);
+    listener_->OnDrafterChanged(session.id(), session.peer(DraftRole::kDrafter)->binding());
   } else {
-    OfferPartner(session);
-    TakeAlternate(session, /*drop_current=*/for_good);
+    TakeAlternate(session, /*drop_current=*/lost.lost());
   }
 }
 
 // Takes alternates in their order; a lost one goes to the end. An alternate whose connection is being tried
 // counts as connected; if that fails, the next one is taken then.
-bool Scheduler::TakeAlternate(Session& session, bool drop_current) {
+void Scheduler::TakeAlternate(Session& session, bool drop_current) {
   std::vector<DrafterBinding>& alternates = session.alternates();
   // Tries each of them once, and after that only those whose link comes up, because all might refuse for
   // ever.
-  if (alternates.empty() || session.CountRebind() > alternates.size()) return false;
+  if (alternates.empty() || session.CountRebind() > alternates.size()) return;
   const auto next = std::find_if(alternates.begin(), alternates.end(),
                                  [&](const DrafterBinding& binding) { return LinkUsable(binding.link); });
-  if (next == alternates.end()) return false;
+  if (next == alternates.end()) return;
   DrafterBinding to = std::move(*next);
   alternates.erase(next);
-  if (!drop_current) alternates.push_back(*session.request().drafter);
+  if (!drop_current) alternates.push_back(session.peer(DraftRole::kDrafter)->binding());
   Bind(session, std::move(to));
-  OpenDraft(session);
-  return true;
-}
-
-void Scheduler::CloseDraft(const Session& session) {
-  listener_->OnDraftRequest(session.request().drafter->link,
-                            {.session = session.draft_id(), .event = CloseSession{}});
-}
-
-void Scheduler::SuspendDraft(Session& session) {
-  if (session.standby() != nullptr) FinishSwap(session);
-  ClosePartner(session, /*for_good=*/false);
-  if (session.drafting()) CloseDraft(session);
-  session.SuspendDraft();
+  OpenDraft(session, DraftRole::kDrafter);
 }
 
 void Scheduler::FinishSwap(Session& session) {
-  if (session.drafting()) CloseDraft(session);
-  session.PromoteStandby();
+  CloseDraft(*session.peer(DraftRole::kDrafter));
+  session.Promote(DraftRole::kStandby);
   session.ForgetRebinds();
-  listener_->OnDrafterChanged(session.id(), *session.request().drafter);
+  listener_->OnDrafterChanged(session.id(), session.peer(DraftRole::kDrafter)->binding());
   listener_->OnSwapEnded(session.id(), absl::OkStatus());
 }
 
-void Scheduler::GiveUpSwap(Session& session, const absl::Status& reason, bool close) {
-  const Session::Standby* const standby = session.standby();
-  if (standby == nullptr) return;
-  if (close) {
-    listener_->OnDraftRequest(standby->binding.link, {.session = standby->draft_id, .event = CloseSession{}});
-  }
-  session.DropStandby();
-  listener_->OnSwapEnded(session.id(), reason);
+void Scheduler::GiveUpSwap(Session& session, const absl::Status& reason) {
+  if (session.peer(DraftRole::kStandby) != nullptr)
+    LoseDraft(session, DraftRole::kStandby, {.reason = reason});
 }
 
 // Call it between steps, because the nodes being verified are the old drafter's.
 void Scheduler::SettleSwaps(absl::Time now) {
   for (auto& [id, session] : running_) {
-    const Session::Standby* const standby = session->standby();
+    const DraftPeer* const standby = session->peer(DraftRole::kStandby);
     if (standby == nullptr) continue;
-    if (standby->Ready() || (standby->opened && now >= standby->deadline)) {
+    const bool late = now >= standby->bound_at() + options_.swap_timeout;
+    if (standby->ready() || (late && standby->answered())) {
       FinishSwap(*session);
-    } else if (now >= standby->deadline) {
+    } else if (late) {
       GiveUpSwap(*session,
                  absl::DeadlineExceededError(absl::StrCat("the drafter did not answer within ",
-                                                          absl::FormatDuration(options_.swap_timeout))),
-                 /*close=*/true);
+                                                          absl::FormatDuration(options_.swap_timeout))));
     }
   }
-}
-
-void Scheduler::OnStandbyResponse(LinkId link, Session& session, const DraftResponse& response) {
-  Session::Standby& standby = *session.standby();
-  if (standby.binding.link != link || !LinkUsable(link)) return;
-  const uint32_t epoch = standby.mirror.epoch();
-  if (const auto* grow = std::get_if<Grow>(&response.event)) {
-    const DraftMirror::GrowReport report = standby.mirror.OnGrow(*grow);
-    if (report.stale > 0) listener_->OnStaleNodes(link, report.stale);
-    if (report.added > 0) standby.grown = true;
-    if (report.result == DraftMirror::GrowResult::kResyncNeeded) ReopenStandby(link, session);
-    if (report.result == DraftMirror::GrowResult::kInvalid) RecordViolation(link, report.violation);
-  } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
-    if (opened->epoch == epoch) {
-      standby.opened = true;
-      standby.mirror.OnOpened(opened->predicts_acceptance);
-      const absl::Status features = StartFeatures(*opened, standby.features);
-      if (features.ok()) return;
-      GiveUpSwap(session, features, /*close=*/true);
-      if (absl::IsInvalidArgument(features)) RecordViolation(link, features.message());
-    }
-  } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
-    if (resync->epoch == epoch) ReopenStandby(link, session);
-  } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
-    if (refused->epoch == epoch) GiveUpSwap(session, refused->status, /*close=*/false);
-  } else if (const auto* used = std::get_if<FeaturesUsed>(&response.event)) {
-    OnFeaturesUsed(*used, epoch, standby.features);
-  }
-}
-
-void Scheduler::ReopenStandby(LinkId link, Session& session) {
-  Session::Standby& standby = *session.standby();
-  if (++standby.resyncs > kStandbyResyncs) {
-    GiveUpSwap(session, absl::AbortedError("the drafter keeps asking for a resync"), /*close=*/true);
-    return;
-  }
-  SendOpen(link, standby.draft_id, session.ReopenStandby(options_.vocabulary_fingerprint), standby.features);
 }
 
 }  // namespace tandem

@@ -353,5 +353,96 @@ TEST_F(DrafterSwapTest, WhatCannotBeSwappedIsSaid) {
   ExpectReference(2, ask);
 }
 
+// Every role has the same rule: four resyncs in a row without growth, and the fifth is a violation.
+TEST_F(DrafterSwapTest, AStandbyThatKeepsAskingForAResyncIsGivenUp) {
+  Make(Fixed());
+  scheduler_->OnLinkUp(kLink);
+  scheduler_->OnLinkUp(kOther);
+  const Ask ask;
+  ASSERT_TRUE(SubmitOn(1, ask, {On(kLink, "old")}).ok());
+  scheduler_->Step();
+  Open(OpenDrafts().at(0));
+  ASSERT_TRUE(scheduler_->SwapDrafter(1, "old", On(kOther, "lost")).ok());
+  const SessionId draft = OpenDrafts().at(1);
+  for (uint32_t epoch = 1; epoch <= DraftPeer::kMaxResyncs; ++epoch) {
+    ASSERT_EQ(drafts_.at(draft).epoch, epoch);
+    Answer(draft, ResyncNeeded{.epoch = epoch});
+  }
+  EXPECT_TRUE(swaps_.empty() && violations_.empty());
+  Answer(draft, ResyncNeeded{.epoch = drafts_.at(draft).epoch});
+  EXPECT_FALSE(drafts_.contains(draft));
+  ASSERT_EQ(swaps_.size(), 1u);
+  EXPECT_EQ(swaps_[0].status, absl::AbortedError("the drafter keeps asking for a resync"));
+  EXPECT_EQ(violations_, std::vector<bool>{false});
+  RunAndGrow(ask);
+  ExpectReference(1, ask);
+  EXPECT_EQ(records_[1].summary.drafter, "old");
+}
+
+// The bound on openings is the link's, so that it holds for standbys as well.
+TEST_F(DrafterSwapTest, ManySwapsAtATimeAreOpenedOneAfterTheOther) {
+  constexpr size_t kSessions = 8;
+  const Ask ask{.rules = {.max_tokens = 100}};
+  Scheduler::Options options = Fixed();
+  options.max_opening_tokens = kSessions * ask.prompt.size();  // They have more tokens when they are swapped.
+  options.swap_timeout = absl::Seconds(10);
+  Make(options);
+  scheduler_->OnLinkUp(kLink);
+  scheduler_->OnLinkUp(kOther);
+  for (SessionId id = 1; id <= kSessions; ++id) ASSERT_TRUE(SubmitOn(id, ask, {On(kLink, "old")}).ok());
+  scheduler_->Step();
+  for (SessionId draft : OpenDrafts()) Open(draft);
+  for (SessionId id = 1; id <= kSessions; ++id) {
+    ASSERT_TRUE(scheduler_->SwapDrafter(id, "old", On(kOther, "new")).ok());
+  }
+  const auto opened = [&] { return sent_on_[kOther].size(); };
+  const size_t at_once = opened();
+  EXPECT_GE(at_once, 1u);
+  EXPECT_LT(at_once, kSessions);
+  clock_.Advance(absl::Seconds(1));
+  scheduler_->Step();
+  const auto opens_of = [&] {
+    return std::count_if(sent_on_[kOther].begin(), sent_on_[kOther].end(), [](const DraftRequest& sent) {
+      return std::holds_alternative<OpenSession>(sent.event);
+    });
+  };
+  EXPECT_EQ(opens_of(), static_cast<ptrdiff_t>(at_once)) << "the drafter has not answered";
+  RunAndGrow(ask);
+  EXPECT_EQ(opens_of(), static_cast<ptrdiff_t>(kSessions));
+  ASSERT_EQ(swaps_.size(), kSessions);
+  for (SessionId id = 1; id <= kSessions; ++id) {
+    EXPECT_TRUE(swaps_[id - 1].status.ok()) << swaps_[id - 1].status;
+    ExpectReference(id, ask);
+    EXPECT_EQ(records_[id].summary.drafter, "new");
+  }
+}
+
+// The drafter that refuses waits for a second; the one that takes its place only for its turn to be opened.
+TEST_F(DrafterSwapTest, ThePauseAfterARefusalIsOfTheOneThatRefused) {
+  Scheduler::Options options = Fixed();
+  options.max_opening_tokens = 10;
+  Make(options);
+  scheduler_->OnLinkUp(kLink);
+  scheduler_->OnLinkUp(kOther);
+  const Ask ask{.rules = {.max_tokens = 200}};
+  ASSERT_TRUE(SubmitOn(1, ask, {On(kOther, "b")}).ok());
+  ASSERT_TRUE(SubmitOn(2, ask, {On(kLink, "a"), On(kOther, "b")}).ok());
+  scheduler_->Step();
+  const SessionId waits_at_b = OpenDrafts().at(0);
+  const SessionId refused = OpenDrafts().at(1);
+  const uint32_t epoch = drafts_.at(refused).epoch;
+  drafts_.erase(refused);
+  Answer(refused, SessionRefused{.epoch = epoch, .status = absl::ResourceExhaustedError("full")});
+  EXPECT_EQ(bound_, std::vector<std::string>{"b"});
+  EXPECT_EQ(drafts_.size(), 1u) << "not while another is being opened there";
+  Open(waits_at_b);
+  clock_.Advance(absl::Milliseconds(20));
+  scheduler_->Step();
+  EXPECT_EQ(drafts_.size(), 2u);
+  RunAndGrow(ask);
+  ExpectReference(1, ask);
+  ExpectReference(2, ask);
+}
+
 }  // namespace
 }  // namespace tandem

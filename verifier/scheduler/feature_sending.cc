@@ -22,71 +22,49 @@ uint64_t RoomBelow(uint64_t limit, uint64_t used) {
 
 }  // namespace
 
-Session::FeatureReader Session::DrafterReader() {
-  return {
-      .stream = &features_, .link = request_.drafter->link, .draft_id = draft_id(), .epoch = mirror_.epoch()};
-}
-
-Session::FeatureReader Session::StandbyReader() {
-  return {.stream = &standby_->features,
-          .link = standby_->binding.link,
-          .draft_id = standby_->draft_id,
-          .epoch = standby_->mirror.epoch()};
-}
-
-Session::FeatureReader Session::PartnerReader() {
-  return {.stream = &partner_->features,
-          .link = partner_->binding.link,
-          .draft_id = partner_->draft_id,
-          .epoch = partner_->mirror.epoch()};
-}
-
-std::vector<Session::FeatureReader> Session::FeatureReaders() {
-  std::vector<FeatureReader> readers;
-  if (finished_) return readers;
-  if (drafting_ && features_.started()) readers.push_back(DrafterReader());
-  if (standby_ != nullptr && standby_->features.started()) readers.push_back(StandbyReader());
-  if (partner_ != nullptr && partner_->features.started()) readers.push_back(PartnerReader());
+absl::InlinedVector<DraftPeer*, kNumDraftRoles> Scheduler::FeatureReaders(Session& session) {
+  absl::InlinedVector<DraftPeer*, kNumDraftRoles> readers;
+  if (session.finished()) return readers;
+  for (const DraftRole role : kDraftRoles) {
+    DraftPeer* const peer = session.open_peer(role);
+    if (peer != nullptr && peer->features().started()) readers.push_back(peer);
+  }
   return readers;
 }
 
-void Scheduler::SendOpen(LinkId link, SessionId draft_id, OpenSession open, FeatureStream& features) {
-  features.Reset();
+void Scheduler::SendOpen(const DraftPeer& peer, OpenSession open) {
   if (features_ != nullptr) {
     open.target_hidden_size = features_->hidden_size();
     open.target_layers = features_->num_layers();
     open.target_fingerprint = options_.target_fingerprint;
   }
-  listener_->OnDraftRequest(link, {.session = draft_id, .event = std::move(open)});
+  listener_->OnDraftRequest(peer.link(), {.session = peer.draft_id(), .event = std::move(open)});
 }
 
-// For the current opening. InvalidArgument if the drafter's needs contradict what it was told.
-absl::Status Scheduler::StartFeatures(const SessionOpened& opened, FeatureStream& stream) {
-  if (!opened.features.has_value() || stream.started()) return absl::OkStatus();
+// InvalidArgument if the drafter's needs contradict what it was told.
+absl::Status Scheduler::KeepFeatures(const FeatureNeeds& needs) {
   if (features_ == nullptr) return absl::InvalidArgumentError("features of a target that has none to send");
-  TANDEM_ASSIGN_OR_RETURN(const bool grown, features_->Keep(*opened.features));
+  TANDEM_ASSIGN_OR_RETURN(const bool grown, features_->Keep(needs));
   // A prompt that is found there would never have its features.
   forget_prefixes_ = forget_prefixes_ || grown;
-  stream.Start(*opened.features);
-  SendFeatures();
   return absl::OkStatus();
 }
 
-void Scheduler::OnDraftOpened(LinkId link, Session& session, const SessionOpened& opened) {
-  session.OnDraftOpened(opened);
-  if (opened.epoch != session.draft_epoch()) return;
-  const absl::Status features = StartFeatures(opened, session.features());
-  if (features.ok()) return;
-  CloseDraft(session);
-  LoseDraft(session, absl::StrCat("no hidden states for its head: ", features.message()), /*for_good=*/true);
-  if (absl::IsInvalidArgument(features)) RecordViolation(link, features.message());
-}
-
-// `epoch`: of the opening that is in force at this drafter.
-void Scheduler::OnFeaturesUsed(const FeaturesUsed& used, uint32_t epoch, FeatureStream& stream) {
-  if (used.epoch != epoch || !stream.started()) return;
-  stream.OnUsed(used.position);
-  SendFeatures();
+// For the current opening of the peer.
+void Scheduler::StartFeatures(Session& session, DraftRole role, const FeatureNeeds& needs) {
+  DraftPeer& peer = *session.peer(role);
+  if (peer.features().started()) return;
+  const absl::Status kept = KeepFeatures(needs);
+  if (kept.ok()) {
+    peer.features().Start(needs);
+    return SendFeatures();
+  }
+  const LinkId link = peer.link();
+  LoseDraft(
+      session, role,
+      {.reason = absl::Status(kept.code(), absl::StrCat("no hidden states for its head: ", kept.message())),
+       .for_good = true});
+  if (absl::IsInvalidArgument(kept)) RecordViolation(link, kept.message());
 }
 
 // `copies`: those of the session's accepted nodes.
@@ -98,34 +76,34 @@ void Scheduler::KeepAccepted(const Session& session, absl::Span<const KvCopy> co
 }
 
 // With the features of the round, if the drafter has all before them and they fit.
-void Scheduler::SendCommit(const Session& session, const Session::FeatureReader& reader, Commit commit) {
-  FeatureStream& stream = *reader.stream;
+void Scheduler::SendCommit(const Session& session, DraftPeer& peer, Commit commit) {
+  FeatureStream& stream = peer.features();
   if (stream.started()) {
     // Of the round's rows, all but the bonus token's are computed.
     const FeatureText text{.store = features_.get(), .kv = &session.kv(), .computed = session.num_planned()};
     const uint32_t waiting = stream.NumWaiting(text);
-    const SchedulerListener::Backlog backlog = listener_->BacklogOf(reader.link);
-    const uint64_t num_sent = links_[reader.link].num_feature_messages;
+    const SchedulerListener::Backlog backlog = listener_->BacklogOf(peer.link());
+    const uint64_t num_sent = links_[peer.link()].num_feature_messages;
     const uint64_t num_left = num_sent - std::min(num_sent, backlog.feature_messages);
     if (waiting > 0 && waiting <= commit.tokens.size() && stream.NumAllowed(text) == waiting &&
         waiting * stream.RowBytes(text) <= options_.feature_limits.chunk_bytes &&
         stream.BytesInFlight(num_left) == 0 &&
         backlog.other_bytes <= options_.feature_limits.backlog_of_commit) {
-      commit.features = stream.Take(text, reader.epoch, waiting);
+      commit.features = stream.Take(text, peer.mirror().epoch(), waiting);
     }
   }
-  listener_->OnDraftRequest(reader.link, {.session = reader.draft_id, .event = std::move(commit)});
+  listener_->OnDraftRequest(peer.link(), {.session = peer.draft_id(), .event = std::move(commit)});
 }
 
 // False if there is nothing to send, or no room for it.
-bool Scheduler::SendChunk(const Session& session, const Session::FeatureReader& reader) {
-  FeatureStream& stream = *reader.stream;
+bool Scheduler::SendChunk(const Session& session, DraftPeer& peer) {
+  FeatureStream& stream = peer.features();
   const FeatureText text{
       .store = features_.get(), .kv = &session.kv(), .computed = session.kv().num_computed()};
   const uint32_t allowed = stream.NumAllowed(text);
   if (allowed == 0) return false;
-  Link& link = links_[reader.link];
-  const SchedulerListener::Backlog backlog = listener_->BacklogOf(reader.link);
+  Link& link = links_[peer.link()];
+  const SchedulerListener::Backlog backlog = listener_->BacklogOf(peer.link());
   const uint64_t num_left =
       link.num_feature_messages - std::min(link.num_feature_messages, backlog.feature_messages);
   const uint64_t room =
@@ -136,21 +114,20 @@ bool Scheduler::SendChunk(const Session& session, const Session::FeatureReader& 
   // A row may be larger than a chunk; it goes when nothing else does.
   if (rows == 0 && backlog.feature_messages == 0) rows = 1;
   if (rows == 0) return false;
-  Features features = stream.Take(text, reader.epoch, static_cast<uint32_t>(rows));
+  Features features = stream.Take(text, peer.mirror().epoch(), static_cast<uint32_t>(rows));
   stream.CountSent(++link.num_feature_messages, features.states.size());
-  listener_->OnDraftRequest(reader.link, {.session = reader.draft_id, .event = std::move(features)});
+  listener_->OnDraftRequest(peer.link(), {.session = peer.draft_id(), .event = std::move(features)});
   return true;
 }
 
 // A chunk to each, as long as there is room, and another session first the next time.
 void Scheduler::SendFeatures() {
   if (features_ == nullptr || features_->empty()) return;
-  std::vector<std::pair<Session*, Session::FeatureReader>> turns;
+  std::vector<std::pair<Session*, DraftPeer*>> turns;
   const auto add = [&](auto from, auto to) {
     for (; from != to; ++from) {
-      for (const Session::FeatureReader& reader : from->second->FeatureReaders()) {
-        turns.emplace_back(from->second.get(), reader);
-      }
+      for (DraftPeer* const peer : FeatureReaders(*from->second))
+        turns.emplace_back(from->second.get(), peer);
     }
   };
   const auto first = running_.upper_bound(feature_turn_);
@@ -159,7 +136,7 @@ void Scheduler::SendFeatures() {
   if (turns.empty()) return;
   feature_turn_ = turns.front().first->id();
   while (!turns.empty()) {
-    std::erase_if(turns, [this](const auto& turn) { return !SendChunk(*turn.first, turn.second); });
+    std::erase_if(turns, [this](const auto& turn) { return !SendChunk(*turn.first, *turn.second); });
   }
 }
 
@@ -169,8 +146,8 @@ uint64_t Scheduler::WaitingFeatureBytes() {
   for (const auto& [id, session] : running_) {
     const FeatureText text{
         .store = features_.get(), .kv = &session->kv(), .computed = session->kv().num_computed()};
-    for (const Session::FeatureReader& reader : session->FeatureReaders()) {
-      bytes += reader.stream->NumWaiting(text) * reader.stream->RowBytes(text);
+    for (DraftPeer* const peer : FeatureReaders(*session)) {
+      bytes += peer->features().NumWaiting(text) * peer->features().RowBytes(text);
     }
   }
   return bytes;

@@ -52,14 +52,15 @@ uint32_t Scheduler::MeanContext() const {
 }
 
 RoundCosts Scheduler::CostsOf(const Session& session) const {
-  const DrafterRecord* const record = session.record();
+  const DraftPeer* const drafter = session.peer(DraftRole::kDrafter);
   RoundCosts costs{.round_time = &round_time_,
                    .batch = NumDecoding(),
                    .context = step_context_,
-                   .draft_seconds_per_level = session.draft_seconds_per_level(),
+                   .draft_seconds_per_level = drafter == nullptr ? 0.0 : drafter->seconds_per_level(),
                    .limits = session.limits()};
   if (session.policy().heeds_worth()) costs.nodes_per_level = session.verified_per_level();
-  if (record == nullptr) return costs;
+  if (drafter == nullptr) return costs;
+  const DrafterRecord* const record = drafter->record();
   if (costs.limits.lookahead > 0) costs.hidden_draft_seconds_per_level = record->times.level_seconds();
   costs.drafter_acceptance = &record->acceptance;
   costs.drafting_pays = record->payoff.drafting();
@@ -101,12 +102,12 @@ void Scheduler::ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_no
 namespace {
 
 // The level at which to stop waiting for more: as many as make the most tokens per second of wait and step.
-uint32_t LevelsToAwait(const Session& session, double step_seconds) {
+uint32_t LevelsToAwait(const DraftPeer& drafter, double step_seconds) {
   uint32_t best = 1;
   double best_rate = 0.0;
-  for (uint32_t depth = 1; depth <= session.budget().depth; ++depth) {
+  for (uint32_t depth = 1; depth <= drafter.budget().depth; ++depth) {
     const double rate =
-        (1.0 + session.ExpectedAccepted(depth)) / (session.record()->times.SecondsTo(depth) + step_seconds);
+        (1.0 + drafter.ExpectedAccepted(depth)) / (drafter.record()->times.SecondsTo(depth) + step_seconds);
     if (rate > best_rate) {
       best_rate = rate;
       best = depth;
@@ -124,19 +125,22 @@ void Scheduler::DecideWaits(absl::Time now) {
     if (session->LacksDrafts()) {
       lacking.push_back(session.get());
     } else if (session->ReadyForRound(now)) {
-      ready_tokens += 1.0 + (session->drafting() ? session->ExpectedAccepted(session->budget().depth) : 0.0);
+      const DraftPeer* const drafter = session->open_peer(DraftRole::kDrafter);
+      ready_tokens += 1.0 + (drafter == nullptr ? 0.0 : drafter->ExpectedAccepted(drafter->budget().depth));
     }
   }
   for (Session* session : lacking) {
+    const DraftPeer& drafter = *session->peer(DraftRole::kDrafter);
+    const DraftTimes& times = drafter.record()->times;
     const RoundCosts costs = CostsOf(*session);
     const double plain_seconds = round_time_.Seconds(costs.batch, costs.context);
-    const uint32_t depth = LevelsToAwait(*session, plain_seconds);
-    DraftWait wait{.expected_seconds = session->record()->times.SecondsTo(depth),
+    const uint32_t depth = LevelsToAwait(drafter, plain_seconds);
+    DraftWait wait{.expected_seconds = times.SecondsTo(depth),
                    .plain_seconds = plain_seconds,
                    .drafted_seconds =
                        round_time_.Seconds(costs.batch + session->limits().NodesFor(depth), costs.context),
-                   .first_level = session->FirstLevelAcceptance(),
-                   .expected_accepted = session->ExpectedAccepted(session->budget().depth),
+                   .first_level = drafter.FirstLevelAcceptance(),
+                   .expected_accepted = drafter.ExpectedAccepted(drafter.budget().depth),
                    .drafted_ahead = session->limits().lookahead > 0};
     // A guess that the verifier makes by itself is there at once.
     const Session::LocalGuess local = session->GuessLocally();
@@ -149,7 +153,7 @@ void Scheduler::DecideWaits(absl::Time now) {
     // A step is held for all sessions that lack drafts together, so each accounts for its share of the
     // others' loss. A step is never held for a drafter whose times are unknown.
     wait.others_tokens_per_second = ready_tokens / wait.drafted_seconds / static_cast<double>(lacking.size());
-    const double held = session->record()->times.knows_first_growth() ? WorthwhileWait(wait) : 0.0;
+    const double held = times.knows_first_growth() ? WorthwhileWait(wait) : 0.0;
     session->WaitFor(now, std::min(options_.max_draft_wait, absl::Seconds(alone)),
                      std::min(options_.max_draft_wait, absl::Seconds(held)), depth);
   }
@@ -161,10 +165,11 @@ bool Scheduler::IsHeld(absl::Time now) const {
 }
 
 void Scheduler::CountYield(Session& session, const RoundReport& report, std::optional<double> seconds) {
-  DrafterRecord* const record = session.record();
-  if (record == nullptr || (!session.drafting() && !session.draft_suspended()) ||
+  const DraftPeer* const drafter = session.peer(DraftRole::kDrafter);
+  if (drafter == nullptr || (!drafter->drafting() && !drafter->suspended()) ||
       !session.policy().heeds_worth() || !seconds.has_value() || *seconds < 0.0)
     return;
+  DrafterRecord* const record = drafter->record();
   if (session.round_was_drafted() != record->payoff.drafting()) return;
   // A step that is mostly prompts says little of drafting, and makes every token of a round look cheap.
   if (num_prefill_rows_ > rounds_.size()) return;
@@ -174,7 +179,7 @@ void Scheduler::CountYield(Session& session, const RoundReport& report, std::opt
   if (plain_seconds <= 0.0) return;
   const bool first_of_step = record->yield.cost <= 0.0;
   record->yield.opening =
-      session.round_was_drafted() && !session.draft_grown() && (first_of_step || record->yield.opening);
+      session.round_was_drafted() && !drafter->grown() && (first_of_step || record->yield.opening);
   record->yield.drafted = session.round_was_drafted();
   record->yield.tokens += report.committed;
   record->yield.cost += *seconds / plain_seconds;
@@ -187,8 +192,9 @@ void Scheduler::CountYield(Session& session, const RoundReport& report, std::opt
 
 void Scheduler::ObserveYields() {
   for (Session* session : rounds_) {
-    DrafterRecord* const record = session->record();
-    if (record == nullptr || record->yield.cost <= 0.0) continue;
+    const DraftPeer* const drafter = session->peer(DraftRole::kDrafter);
+    if (drafter == nullptr || drafter->record()->yield.cost <= 0.0) continue;
+    DrafterRecord* const record = drafter->record();
     record->payoff.Observe(std::exchange(record->yield, {}));
     record->ahead_payoff.Observe(std::exchange(record->ahead_yield, {}));
   }

@@ -11,12 +11,6 @@
 namespace tandem {
 namespace {
 
-// The pause before opening a session that must wait for others' openings.
-constexpr absl::Duration kOpeningPause = absl::Milliseconds(10);
-constexpr uint32_t kViolationsToQuarantine = 3;
-// More than this many, without growth in between, and the session is no longer drafted.
-constexpr uint32_t kResyncsInARow = 4;
-
 // Steps of constraints in one pass of the engine, unless one session takes more.
 constexpr uint64_t kMostConstraintSteps = 400'000;
 
@@ -75,9 +69,10 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
     limits.nodes_per_level = 1;
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WindowPolicy> policy, MakePolicy(request, request.emitted));
-  DrafterRecord* const record = request.drafter.has_value() ? RecordOf(*request.drafter) : nullptr;
-  auto queued = std::make_unique<Session>(session, std::move(request), std::move(policy), limits, record,
-                                          pool_, engine_->config().vocab_size);
+  std::optional<DrafterBinding> drafter = std::exchange(request.drafter, std::nullopt);
+  std::optional<DrafterBinding> partner = std::exchange(request.partner, std::nullopt);
+  auto queued = std::make_unique<Session>(session, std::move(request), std::move(policy), limits, pool_,
+                                          engine_->config().vocab_size);
   if (samples_drafts) queued->SampleDrafts(rule_.get());
   const SessionRequest& asked = queued->request();
   const bool moves = asked.constraint != nullptr && asked.constraint->moves_probabilities();
@@ -98,7 +93,16 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
       queued->DraftForced(&forced_calibration_, clock_);
     }
   }
+  Session& submitted = *queued;
   Enqueue(std::move(queued));
+  // A record stays as long as a session that is in the queue or running has it.
+  const auto bind = [&](DraftRole role, DrafterBinding to) {
+    DrafterRecord* const record = RecordOf(to);
+    submitted.Bind(role, std::move(to), record, clock_->Now());
+  };
+  if (drafter.has_value()) bind(DraftRole::kDrafter, *std::move(drafter));
+  // Draws of two drafters cannot be merged.
+  if (partner.has_value() && !samples_drafts) bind(DraftRole::kPartner, *std::move(partner));
   return absl::OkStatus();
 }
 
@@ -109,9 +113,10 @@ void Scheduler::Finish(SessionId id, const absl::Status& status) {
   const std::unique_ptr<Session> session = std::move(found->second);
   running_.erase(found);
   short_of_memory_ = false;
-  GiveUpSwap(*session, absl::CancelledError("the request ended"), /*close=*/true);
-  ClosePartner(*session, /*for_good=*/false);
-  if (session->drafting()) CloseDraft(*session);
+  GiveUpSwap(*session, absl::CancelledError("the request ended"));
+  for (const DraftRole role : kDraftRoles) {
+    if (session->peer(role) != nullptr) CloseDraft(*session->peer(role));
+  }
   listener_->OnFinished(id, status, session->summary());
 }
 
@@ -153,199 +158,6 @@ DrafterRecord* Scheduler::RecordOf(const DrafterBinding& binding) {
            std::any_of(running_.begin(), running_.end(),
                        [&](const auto& entry) { return holds(entry.second); });
   });
-}
-
-bool Scheduler::LinkUsable(LinkId link) const {
-  const auto found = links_.find(link);
-  return found != links_.end() && found->second.up && !IsQuarantined(link);
-}
-
-bool Scheduler::IsQuarantined(LinkId link) const {
-  const auto found = links_.find(link);
-  return found != links_.end() && clock_->Now() < found->second.quarantined_until;
-}
-
-// A drafter that has come back is sent every session's tokens: not so many at once that they do not fit into
-// the link. One session always may.
-bool Scheduler::MayOpen(const Session& session) const {
-  if (session.drafting()) return true;
-  uint64_t opening = 0;
-  for (const auto& [id, other] : running_) {
-    if (other->drafting() && !other->draft_opened() &&
-        other->request().drafter->link == session.request().drafter->link) {
-      opening += other->opening_tokens();
-    }
-  }
-  return opening == 0 || opening + session.opening_tokens() <= options_.max_opening_tokens;
-}
-
-void Scheduler::OpenDraft(Session& session) {
-  if (!session.can_draft()) return;
-  const LinkId link = session.request().drafter->link;
-  if (!LinkUsable(link)) {
-    const bool quarantined = IsQuarantined(link);
-    LoseDraft(session, quarantined ? "the drafter is quarantined" : "the drafter is not connected",
-              quarantined);
-    return;
-  }
-  if (session.samples_drafts() && !session.request().drafter->trusted) {
-    LoseDraft(session, UntrustedDrafter(options_.verification_rule).ToString(), /*for_good=*/true);
-    return;
-  }
-  const RoundCosts costs = CostsOf(session);
-  if (!session.WantsDrafts(costs)) {
-    // One that asks to be opened again holds a session all the same.
-    SuspendDraft(session);
-    return;
-  }
-  if (!MayOpen(session)) {
-    session.RetryDraftAt(clock_->Now() + kOpeningPause);
-    return;
-  }
-  OpenSession open = session.StartDraft(options_.vocabulary_fingerprint, costs);
-  SendOpen(link, session.draft_id(), std::move(open), session.features());
-  OpenPartner(session);
-}
-
-void Scheduler::RetryDrafts(absl::Time now) {
-  for (auto& [id, session] : running_) {
-    if (session->draft_retry_at().value_or(absl::InfiniteFuture()) > now) continue;
-    session->ForgetRebinds();
-    OpenDraft(*session);
-  }
-}
-
-void Scheduler::OnRefused(Session& session, const absl::Status& reason) {
-  // Room may come; no other reason passes while the session lives.
-  const bool no_room = absl::IsResourceExhausted(reason);
-  LoseDraft(session, absl::StrCat("refused: ", reason.ToString()), /*for_good=*/!no_room);
-  if (no_room && !session.drafting() && !session.draft_suspended()) {
-    session.PostponeDraft(clock_->Now(), options_.first_draft_retry, options_.longest_draft_retry);
-  }
-}
-
-void Scheduler::OnLinkUp(LinkId link) {
-  links_[link].up = true;
-  if (IsQuarantined(link)) return;
-  for (auto& [id, session] : running_) {
-    if (session->can_draft() && session->request().drafter->link == link) {
-      session->ForgetRebinds();
-      OpenDraft(*session);
-    } else if (session->request().drafter.has_value() && !session->drafting() &&
-               !session->draft_suspended() && !session->draft_retry_at().has_value()) {
-      session->ForgetRebinds();
-      TakeAlternate(*session, /*drop_current=*/!session->can_draft());
-    }
-    if (session->request().partner.has_value() && session->request().partner->link == link)
-      OpenPartner(*session);
-  }
-}
-
-// The link may have a new connection by now, on which what was sent last has arrived: it is closed there.
-// Sessions that stay are opened there again, but the request may end before that.
-void Scheduler::OnLinkDown(LinkId link, const absl::Status& reason) {
-  links_[link].up = false;
-  for (auto& [id, session] : running_) {
-    if (session->standby() != nullptr && session->standby()->binding.link == link) {
-      GiveUpSwap(
-          *session,
-          absl::UnavailableError(absl::StrCat("the connection to the drafter was lost: ", reason.message())),
-          /*close=*/true);
-    }
-    if (session->partner() != nullptr && session->partner()->binding.link == link) {
-      ClosePartner(*session, /*for_good=*/false);
-    }
-    if (session->drafting() && session->request().drafter->link == link) {
-      CloseDraft(*session);
-      LoseDraft(*session, absl::StrCat("the connection was lost: ", reason.message()), /*for_good=*/false);
-    }
-  }
-}
-
-void Scheduler::RecordViolation(LinkId link, absl::string_view what) {
-  Link& state = links_[link];
-  if (IsQuarantined(link)) return;
-  const bool quarantine = ++state.violations >= kViolationsToQuarantine;
-  if (quarantine) {
-    state.violations = 0;
-    state.quarantined_until = clock_->Now() + state.next_quarantine;
-    state.next_quarantine = std::min(2 * state.next_quarantine, kLongestQuarantine);
-    for (auto& [id, session] : running_) {
-      if (session->standby() != nullptr && session->standby()->binding.link == link) {
-        GiveUpSwap(*session, absl::FailedPreconditionError("the drafter is quarantined"), /*close=*/true);
-      }
-      if (session->partner() != nullptr && session->partner()->binding.link == link) {
-        ClosePartner(*session, /*for_good=*/false);
-      }
-      if (session->drafting() && session->request().drafter->link == link) {
-        CloseDraft(*session);
-        LoseDraft(*session, "the drafter is quarantined", /*for_good=*/true);
-      }
-    }
-  }
-  listener_->OnProtocolViolation(link, what, quarantine);
-}
-
-void Scheduler::OnGrow(LinkId link, Session& session, const Grow& grow, absl::Time received) {
-  const DraftMirror::GrowReport report = session.OnGrow(grow, received);
-  if (report.stale > 0) listener_->OnStaleNodes(link, report.stale);
-  switch (report.result) {
-    case DraftMirror::GrowResult::kAccepted:
-    case DraftMirror::GrowResult::kStale:
-    case DraftMirror::GrowResult::kDuplicate:
-      break;
-    case DraftMirror::GrowResult::kResyncNeeded:
-      Resync(link, session);
-      break;
-    case DraftMirror::GrowResult::kInvalid:
-      RecordViolation(link, report.violation);
-      break;
-  }
-}
-
-void Scheduler::Resync(LinkId link, Session& session) {
-  if (session.CountResync() <= kResyncsInARow) {
-    OpenDraft(session);
-    return;
-  }
-  // Each costs a message with the whole prompt: a drafter that never gets any further is not to be fed for
-  // ever.
-  CloseDraft(session);
-  LoseDraft(session, "the drafter keeps asking for a resync", /*for_good=*/true);
-  RecordViolation(link, "repeated resyncs without growth in between");
-}
-
-void Scheduler::OnDraftResponse(LinkId link, const DraftResponse& response) {
-  const SessionId id = Session::IdOfDraft(response.session);
-  const auto found = running_.find(id);
-  if (found == running_.end()) {
-    // Most have finished meanwhile, and their close is on the way.
-    if (id <= highest_session_) return;
-    return RecordViolation(link, absl::StrCat("session ", response.session, " was never opened"));
-  }
-  Session& session = *found->second;
-  if (session.standby() != nullptr && session.standby()->draft_id == response.session) {
-    OnStandbyResponse(link, session, response);
-    return;
-  }
-  if (session.partner() != nullptr && session.partner()->draft_id == response.session) {
-    OnPartnerResponse(link, session, response);
-    return;
-  }
-  if (response.session != session.draft_id()) return;  // Of a drafter that it is no longer bound to.
-  if (!session.drafting() || session.request().drafter->link != link || !LinkUsable(link)) return;
-  if (const auto* grow = std::get_if<Grow>(&response.event)) {
-    const bool stamped = response.received != absl::InfinitePast();
-    OnGrow(link, session, *grow, stamped ? response.received : clock_->Now());
-  } else if (const auto* opened = std::get_if<SessionOpened>(&response.event)) {
-    OnDraftOpened(link, session, *opened);
-  } else if (const auto* resync = std::get_if<ResyncNeeded>(&response.event)) {
-    if (resync->epoch == session.draft_epoch()) Resync(link, session);
-  } else if (const auto* refused = std::get_if<SessionRefused>(&response.event)) {
-    if (refused->epoch == session.draft_epoch()) OnRefused(session, refused->status);
-  } else if (const auto* used = std::get_if<FeaturesUsed>(&response.event)) {
-    OnFeaturesUsed(*used, session.draft_epoch(), session.features());
-  }
 }
 
 void Scheduler::PlanRounds(absl::Time now) {
@@ -451,17 +263,16 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
   result.report.forward_time = forward_time_;
   result.report.with_prefill = std::find(prefills_.begin(), prefills_.end(), &session) != prefills_.end();
   if (result.suspend_draft) SuspendDraft(session);
-  if (result.resume_draft) OpenDraft(session);
-  // The first of the three things below that someone waits for is the drafter's commit.
-  if (result.commit.has_value()) {
-    SendCommit(session, session.DrafterReader(), *std::move(result.commit));
+  if (result.resume_draft) OpenDraft(session, DraftRole::kDrafter);
+  // Commits go first, because drafters wait for them, and the drafter's before the others'.
+  for (const DraftRole role : kDraftRoles) {
+    std::optional<Commit>& commit = result.commits[static_cast<size_t>(role)];
+    if (commit.has_value()) SendCommit(session, *session.peer(role), *std::move(commit));
   }
-  if (result.standby_commit.has_value()) {
-    SendCommit(session, session.StandbyReader(), *std::move(result.standby_commit));
-  }
-  if (result.partner_commit.has_value()) {
-    SendCommit(session, session.PartnerReader(), *std::move(result.partner_commit));
-    if (!session.partner_adds()) ClosePartner(session, /*for_good=*/true);
+  const DraftPeer* const partner = session.peer(DraftRole::kPartner);
+  if (partner != nullptr && !partner->adds()) {
+    LoseDraft(session, DraftRole::kPartner,
+              {.reason = absl::CancelledError("it adds too little to the drafter"), .for_good = true});
   }
   if (session.request().trace_rounds) {
     result.committed.trace = RoundTrace{.report = result.report,

@@ -10,6 +10,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -23,6 +24,7 @@
 #include "common/speculation/round_time_model.h"
 #include "common/speculation/rules/verification_rule.h"
 #include "common/speculation/score_calibration.h"
+#include "verifier/session/draft_peer.h"
 #include "verifier/session/drafter_record.h"
 #include "verifier/session/feature_step.h"
 #include "verifier/session/feature_store.h"
@@ -229,48 +231,48 @@ class Scheduler {
   void Preempt(Session& session);
 
   void ExpireDeadlines(absl::Time now);
-  void OpenDraft(Session& session);
-  bool MayOpen(const Session& session) const;
-  void RetryDrafts(absl::Time now);
-  void OnRefused(Session& session, const absl::Status& reason);
 
-  // Swaps of drafters (drafter_swap.cc).
-  Session* Find(SessionId id);
-  void Bind(Session& session, DrafterBinding to);
-  void LoseDraft(Session& session, absl::string_view reason, bool for_good);
-  bool TakeAlternate(Session& session, bool drop_current);
-  void CloseDraft(const Session& session);
+  // Conversations with drafters (drafting.cc).
+  // Why a session stops drafting with a peer.
+  struct Loss {
+    absl::Status reason;
+    bool for_good = false;  // It is not tried again for this session.
+    bool refused = false;   // One of the two refused to draft.
+  };
+  static Loss Quarantined();
+  void OpenDraft(Session& session, DraftRole role);
+  bool MayOpen(const Session& session, const DraftPeer& peer) const;
+  void CloseDraft(DraftPeer& peer);
   void SuspendDraft(Session& session);
-  void FinishSwap(Session& session);
-  void GiveUpSwap(Session& session, const absl::Status& reason, bool close);
-  void SettleSwaps(absl::Time now);
-  void OnStandbyResponse(LinkId link, Session& session, const DraftResponse& response);
-  void ReopenStandby(LinkId link, Session& session);
-
-  // Partners: second drafters (draft_partner.cc).
-  void OpenPartner(Session& session);
-  void ClosePartner(Session& session, bool for_good);
-  void OfferPartner(Session& session);
-  void OnPartnerResponse(LinkId link, Session& session, const DraftResponse& response);
-  void ReopenPartner(LinkId link, Session& session);
-
-  // Features for draft heads (feature_sending.cc).
-  void SendOpen(LinkId link, SessionId draft_id, OpenSession open, FeatureStream& features);
-  absl::Status StartFeatures(const SessionOpened& opened, FeatureStream& stream);
-  void OnFeaturesUsed(const FeaturesUsed& used, uint32_t epoch, FeatureStream& stream);
-  void OnDraftOpened(LinkId link, Session& session, const SessionOpened& opened);
-  void KeepAccepted(const Session& session, absl::Span<const KvCopy> copies);
-  void SendCommit(const Session& session, const Session::FeatureReader& reader, Commit commit);
-  void SendFeatures();
-  bool SendChunk(const Session& session, const Session::FeatureReader& reader);
-
-  void Finish(SessionId id, const absl::Status& status);
-  void OnGrow(LinkId link, Session& session, const Grow& grow, absl::Time received);
-  void Resync(LinkId link, Session& session);
+  void RetryDrafts(absl::Time now);
+  void LoseAllOn(LinkId link, const Loss& loss);
   void RecordViolation(LinkId link, absl::string_view what);
   bool LinkUsable(LinkId link) const;
-  DrafterRecord* RecordOf(const DrafterBinding& binding);
   bool IsQuarantined(LinkId link) const;
+  DrafterRecord* RecordOf(const DrafterBinding& binding);
+
+  // Which drafters a session has (drafter_swap.cc).
+  Session* Find(SessionId id);
+  void Bind(Session& session, DrafterBinding to);
+  void LoseDraft(Session& session, DraftRole role, const Loss& loss);
+  void ReplaceDrafter(Session& session);
+  void TakeAlternate(Session& session, bool drop_current);
+  void FinishSwap(Session& session);
+  void GiveUpSwap(Session& session, const absl::Status& reason);
+  void SettleSwaps(absl::Time now);
+
+  // Features for draft heads (feature_sending.cc).
+  void SendOpen(const DraftPeer& peer, OpenSession open);
+  absl::Status KeepFeatures(const FeatureNeeds& needs);
+  void StartFeatures(Session& session, DraftRole role, const FeatureNeeds& needs);
+  void KeepAccepted(const Session& session, absl::Span<const KvCopy> copies);
+  void SendCommit(const Session& session, DraftPeer& peer, Commit commit);
+  void SendFeatures();
+  bool SendChunk(const Session& session, DraftPeer& peer);
+  // The peers that read features, of a session that goes on.
+  static absl::InlinedVector<DraftPeer*, kNumDraftRoles> FeatureReaders(Session& session);
+
+  void Finish(SessionId id, const absl::Status& status);
 
   // Decides what is worth drafting, verifying and waiting for (round_worth.cc).
   absl::StatusOr<std::unique_ptr<WindowPolicy>> MakePolicy(const SessionRequest& request,

@@ -12,7 +12,7 @@
 #include "common/speculation/draft_times.h"
 #include "common/speculation/level_acceptance.h"
 #include "common/speculation/score_calibration.h"
-#include "verifier/session/session.h"
+#include "verifier/session/session_types.h"
 
 namespace tandem {
 

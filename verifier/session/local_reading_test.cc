@@ -51,7 +51,7 @@ TEST(LocalReadingTest, ALongPromptIsReadInStepsAndOnce) {
   const WindowLimits limits;
   absl::StatusOr<std::unique_ptr<WindowPolicy>> policy = MakeWindowPolicy("fixed");
   ASSERT_TRUE(policy.ok()) << policy.status();
-  Session session(1, std::move(request), *std::move(policy), limits, nullptr, &pool, kVocabulary);
+  Session session(1, std::move(request), *std::move(policy), limits, &pool, kVocabulary);
   Given given;
   ScoreCalibration calibration;
   const ManualClock clock;

@@ -101,14 +101,15 @@ std::vector<TracedNode> Session::TraceMasked() const {
 }
 
 std::optional<DraftSupply> Session::SupplyOfRound() const {
-  if (!request_.drafter.has_value()) return std::nullopt;
+  const DraftPeer* const drafter = peer(DraftRole::kDrafter);
+  if (drafter == nullptr) return std::nullopt;
   const bool drafted = std::any_of(guesses_.begin(), guesses_.end(), [](const Guesses& guesses) {
     return guesses.IsBy(DraftOrigin::kDrafter);
   });
   if (drafted) return DraftSupply::kDrafted;
-  if (!drafting_ && !draft_suspended_) return DraftSupply::kLost;
+  if (!drafter->drafting() && !drafter->suspended()) return DraftSupply::kLost;
   if (!drafts_wanted_ || drafts_offered_) return DraftSupply::kUnwanted;
-  return draft_opened_ ? DraftSupply::kLate : DraftSupply::kOpening;
+  return drafter->answered() ? DraftSupply::kLate : DraftSupply::kOpening;
 }
 
 std::array<OriginOutcome, kNumDraftOrigins> Session::OutcomesOfRound() const {
@@ -201,7 +202,6 @@ void Session::SummariseCosts(const RoundCosts& costs) {
 
 void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
                            const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) {
-  const OriginOutcome& drafted = outcomes[static_cast<size_t>(DraftOrigin::kDrafter)];
   ObservePartner(outcomes[static_cast<size_t>(DraftOrigin::kPartner)]);
   const auto observe_own = [&](DraftOrigin origin, ScoreCalibration* calibration) {
     std::vector<JudgedNode> judged;
@@ -210,25 +210,37 @@ void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
   observe_own(DraftOrigin::kGrammar, forced_calibration_);
   observe_own(DraftOrigin::kPrediction, prediction_calibration_);
   observe_own(DraftOrigin::kLocal, local_calibration_);
-  if (!drafting_ && !draft_suspended_) return;
-  if (round_record_ != record_) return;  // Its drafter has gone during the pass, and there is another.
+  ObserveDrafter(report, committed, outcomes[static_cast<size_t>(DraftOrigin::kDrafter)]);
+}
+
+void Session::ObservePartner(const OriginOutcome& drafted) {
+  if (!WasInRound(DraftRole::kPartner)) return;
+  DraftPeer& partner = *peer(DraftRole::kPartner);
+  std::vector<JudgedNode> judged;
+  ObserveScores(DraftOrigin::kPartner, &partner.record()->calibration, &judged);
+  partner.ObserveRound({.depth = drafted.depth, .accepted = drafted.accepted, .rejected = drafted.rejected});
+  if (drafted.guessed > 0) partner.ObserveAdded(drafted.credited_accepted);
+}
+
+void Session::ObserveDrafter(RoundReport& report, const TokenIds& committed, const OriginOutcome& drafted) {
+  // The round's drafter may have gone during the pass.
+  if (!WasInRound(DraftRole::kDrafter)) return;
+  DraftPeer& drafter = *peer(DraftRole::kDrafter);
+  if (!drafter.drafting() && !drafter.suspended()) return;
   // In the drafter's account, a round without its own nodes is undrafted, whichever other source drafted.
   const OriginShare& share = report.shares[static_cast<size_t>(DraftOrigin::kDrafter)];
-  RoundOutcome outcome{.depth = drafted.depth,
-                       .accepted = drafted.accepted,
-                       .rejected = drafted.rejected,
-                       .declined = drafted.guessed == 0 && share.declined > 0,
-                       .wait_seconds = report.wait_seconds,
-                       .committed = committed};
+  const RoundOutcome outcome{.depth = drafted.depth,
+                             .accepted = drafted.accepted,
+                             .rejected = drafted.rejected,
+                             .declined = drafted.guessed == 0 && share.declined > 0,
+                             .wait_seconds = report.wait_seconds,
+                             .committed = committed};
   summary_.drafter_accepted_tokens += drafted.accepted;
   summary_.drafter_rejections += drafted.rejected ? 1 : 0;
-  ObserveScores(DraftOrigin::kDrafter, &record_->calibration, &report.judged);
-  acceptance_.Observe(outcome);
-  record_->acceptance.Observe(outcome);
+  ObserveScores(DraftOrigin::kDrafter, &drafter.record()->calibration, &report.judged);
+  drafter.ObserveRound(outcome);
   policy_->Observe(outcome);
-  if (budget_.depth > 0) {
-    draft_seconds_per_level_.Add(report.wait_seconds / std::max<uint32_t>(outcome.depth, 1));
-  }
+  if (drafter.budget().depth > 0) drafter.ObserveWait(report.wait_seconds, outcome.depth);
 }
 
 }  // namespace tandem

@@ -17,10 +17,6 @@ PrefixSpace SpaceOf(const SessionRequest& request, SessionId id) {
           request.adapter == nullptr ? kNoAdapter : request.adapter->id};
 }
 
-// After so many rounds that waited for nothing, rounds no longer wait until growth arrives again.
-constexpr uint32_t kWaitsInVain = 2;
-// For how many past commits growth still measures the draft time.
-constexpr size_t kAwaitedCommits = 16;
 // After this many consecutive rounds with nothing to draft, the session is suspended at the drafter. It is
 // more than a probe of plain decoding takes (DraftPayoff); otherwise every session would have to be reopened
 // after a probe.
@@ -29,18 +25,15 @@ constexpr uint32_t kRoundsToSuspension = 16;
 }  // namespace
 
 Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPolicy> policy,
-                 const WindowLimits& limits, DrafterRecord* record, BlockPool* pool, int32_t vocab_size)
+                 const WindowLimits& limits, BlockPool* pool, int32_t vocab_size)
     : id_(id),
       request_(std::move(request)),
       limits_(limits),
       policy_(std::move(policy)),
-      record_(record),
       vocab_size_(vocab_size),
       adapter_(request_.adapter == nullptr ? kNoAdapter : request_.adapter->id),
       sampler_(request_.sampling, vocab_size, request_.prompt),
       kv_(pool, SpaceOf(request_, id)),
-      mirror_(vocab_size),
-      draft_seconds_per_level_(kDraftSecondsHistory),
       verified_per_level_(kBreadthHistory) {
   // A prompt's last rows and a first round that takes blocks for its tree can be in one step.
   kv_.ExpectLength(static_cast<uint32_t>(request_.prompt.size()) + request_.max_tokens);
@@ -51,7 +44,6 @@ Session::Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPol
   summary_.prompt_tokens = static_cast<uint32_t>(request_.prompt.size());
   summary_.output_tokens = static_cast<uint32_t>(request_.emitted.size());
   summary_.constrained = request_.constraint != nullptr;
-  if (request_.drafter.has_value()) summary_.drafter = request_.drafter->name;
 }
 
 absl::Status Session::Start(uint32_t blocks_to_spare) {
@@ -70,11 +62,13 @@ absl::Status Session::Start(uint32_t blocks_to_spare) {
 }
 
 void Session::Preempt() {
-  assert(!drafting_ && !finished_);
+  assert(!drafting() && !finished_);
   kv_.Suspend();
   planned_ = 0;
   last_round_.reset();
-  draft_suspended_ = false;
+  if (DraftPeer* const drafter = peer(DraftRole::kDrafter); drafter != nullptr && drafter->suspended()) {
+    drafter->Close();
+  }
   ++summary_.preemptions;
 }
 
@@ -102,160 +96,119 @@ uint32_t Session::DepthWanted(const RoundCosts& costs) {
   return std::min({policy_->NextDepth(costs), limits_.max_depth, remaining - 1});
 }
 
-OpenSession Session::StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs) {
-  drafting_ = true;
-  draft_opened_ = false;
-  draft_grown_ = false;
-  draft_suspended_ = false;
-  rounds_without_budget_ = 0;
-  draft_retry_at_.reset();
-  drafts_pay_ = costs.drafting_pays;
-  ahead_pays_ = costs.ahead_pays;
-  last_round_.reset();
-  budget_ = limits_.BudgetFor(DepthWanted(costs), costs.batch, costs.ahead_pays);
-  return MakeOpen(mirror_.Open(commit_no_, prefix_hash_, samples_drafts()), request_.drafter->draft_model,
-                  vocabulary_fingerprint, budget_);
+SessionId Session::NewDraftId() {
+  SessionId draft_id = 0;
+  do {
+    draft_id = id_ | SessionId{num_peers_++ & 0xff} << kPeerShift;
+  } while (RoleOf(draft_id).has_value());
+  return draft_id;
 }
 
-OpenSession Session::MakeOpen(uint32_t epoch, const std::string& draft_model, uint64_t vocabulary_fingerprint,
-                              const DraftBudget& budget) const {
-  const absl::Span<const TokenId> tokens = kv_.tokens();
-  return {.epoch = epoch,
-          .draft_model = draft_model,
-          .vocabulary_fingerprint = vocabulary_fingerprint,
-          .commit_no = commit_no_,
-          .tokens = TokenIds(tokens.begin(), tokens.end()),
-          .prefix_hash = prefix_hash_,
-          .sampling = request_.sampling,
-          .prompt_length = static_cast<uint32_t>(request_.prompt.size()),
-          .cache_salt = DraftSalt(request_),
-          .budget = budget,
-          .sampled_drafts = samples_drafts(),
-          .predict_acceptance = policy_->stop_below() > 0.0,
-          .text_drafting = request_.text_drafting,
-          .constraint = request_.wire_constraint};
+void Session::Bind(DraftRole role, DrafterBinding to, DrafterRecord* record, absl::Time now) {
+  assert(!IsOpen(role));
+  peer_ptr(role) = std::make_unique<DraftPeer>(NewDraftId(), std::move(to), record, vocab_size_, now);
+  if (role == DraftRole::kDrafter) OnNewDrafter();
 }
 
-Commit Session::MakeCommit(DraftMirror& mirror, const TokenIds& tokens) const {
-  const std::optional<NodeId> new_root = mirror.Commit(tokens, commit_no_, prefix_hash_);
-  return {.epoch = mirror.epoch(),
-          .commit_no = commit_no_,
-          .tokens = tokens,
-          .new_root = new_root,
-          .committed_len = static_cast<uint32_t>(kv_.tokens().size()),
-          .prefix_hash = prefix_hash_,
-          .budget = budget_};
+void Session::Promote(DraftRole from) {
+  peer_ptr(DraftRole::kDrafter) = std::move(peer_ptr(from));
+  // Until it has answered, it may be lost as well.
+  if (peer(DraftRole::kDrafter)->answered()) summary_.drafter_lost.clear();
+  OnNewDrafter();
+}
+
+void Session::OnNewDrafter() {
+  wait_ = {};
+  summary_.drafter = peer(DraftRole::kDrafter)->binding().name;
+  summary_.drafter_accepted_tokens = 0;
+  summary_.drafter_rejections = 0;
+}
+
+std::optional<DraftRole> Session::RoleOf(SessionId draft_id) const {
+  for (const DraftRole role : kDraftRoles) {
+    if (peer(role) != nullptr && peer(role)->draft_id() == draft_id) return role;
+  }
+  return std::nullopt;
+}
+
+bool Session::Holds(const DrafterRecord* record) const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [&](const auto& peer) { return peer != nullptr && peer->record() == record; });
 }
 
 bool Session::WantsDrafts(const RoundCosts& costs) {
   return policy_->NextDepth(costs) > 0;
 }
 
-void Session::SuspendDraft() {
-  drafting_ = false;
-  draft_opened_ = false;
-  draft_suspended_ = true;
-  budget_ = DraftBudget{};
-  draft_retry_at_.reset();
-  awaited_commits_.clear();
-  rounds_without_budget_ = 0;
+OpenSession Session::OpenAt(DraftRole role, uint64_t vocabulary_fingerprint, const RoundCosts& costs) {
+  DraftBudget budget;
+  if (role == DraftRole::kDrafter) {
+    rounds_without_budget_ = 0;
+    drafts_pay_ = costs.drafting_pays;
+    ahead_pays_ = costs.ahead_pays;
+    last_round_.reset();
+    budget = limits_.BudgetFor(DepthWanted(costs), costs.batch, costs.ahead_pays);
+  } else {
+    budget = peer(DraftRole::kDrafter)->budget();
+  }
+  const absl::Span<const TokenId> tokens = kv_.tokens();
+  return peer(role)->Open({.vocabulary_fingerprint = vocabulary_fingerprint,
+                           .commit_no = commit_no_,
+                           .tokens = TokenIds(tokens.begin(), tokens.end()),
+                           .prefix_hash = prefix_hash_,
+                           .sampling = request_.sampling,
+                           .prompt_length = static_cast<uint32_t>(request_.prompt.size()),
+                           .cache_salt = DraftSalt(request_),
+                           .budget = budget,
+                           .sampled_drafts = samples_drafts(),
+                           .predict_acceptance = policy_->stop_below() > 0.0,
+                           .text_drafting = request_.text_drafting,
+                           .constraint = request_.wire_constraint});
 }
 
-void Session::StopDraft(absl::string_view reason, bool for_good) {
-  draft_suspended_ = false;
-  drafting_ = false;
-  draft_opened_ = false;
-  draft_refused_ = draft_refused_ || for_good;
-  budget_ = DraftBudget{};
-  draft_retry_at_.reset();
-  wait_until_ = absl::InfinitePast();
-  hold_until_ = absl::InfinitePast();
-  awaited_commits_.clear();
+DraftPeer::Outcome Session::OnDraftResponse(DraftRole role, const DraftResponse& response,
+                                            absl::Time received) {
+  const bool is_drafter = role == DraftRole::kDrafter;
+  if (const auto* grow = std::get_if<Grow>(&response.event);
+      is_drafter && request_.trace_rounds && grow != nullptr && growth_trace_.size() < kMaxTracedGrowth) {
+    growth_trace_.push_back({.received = received,
+                             .nodes = static_cast<uint32_t>(grow->tokens.size()),
+                             .step_seconds = grow->step_seconds});
+  }
+  DraftPeer::Outcome outcome = peer(role)->OnResponse(response, received);
+  if (!is_drafter) return outcome;
+  // Not from the time of the request, because a connection that is being retried has no peer yet.
+  if (outcome.event == DraftPeer::Event::kOpened) summary_.drafter_lost.clear();
+  if (outcome.added > 0) rebinds_in_a_row_ = 0;
+  return outcome;
+}
+
+void Session::LoseDrafter(absl::string_view reason) {
+  wait_ = {};
   summary_.drafter_lost = std::string(reason);
 }
 
-bool Session::Holds(const DrafterRecord* record) const {
-  return record == record_ || record == round_record_ || record == round_partner_record_ ||
-         (standby_ != nullptr && record == standby_->record) ||
-         (partner_ != nullptr && record == partner_->record);
-}
-
-void Session::PostponeDraft(absl::Time now, absl::Duration first, absl::Duration longest) {
-  draft_retry_delay_ =
-      draft_retry_delay_ == absl::ZeroDuration() ? first : std::min(2 * draft_retry_delay_, longest);
-  draft_retry_at_ = now + draft_retry_delay_;
-}
-
-void Session::OnDraftOpened(const SessionOpened& opened) {
-  if (!drafting_ || opened.epoch != mirror_.epoch()) return;
-  mirror_.OnOpened(opened.predicts_acceptance);
-  draft_opened_ = true;
-  // Not from the time of the request, because a connection that is being retried has no peer yet.
-  summary_.drafter_lost.clear();
-}
-
-DraftMirror::GrowReport Session::OnGrow(const Grow& grow, absl::Time received) {
-  if (request_.trace_rounds && growth_trace_.size() < kMaxTracedGrowth) {
-    growth_trace_.push_back({.received = received,
-                             .nodes = static_cast<uint32_t>(grow.tokens.size()),
-                             .step_seconds = grow.step_seconds});
-  }
-  // Until a round has measured the wait, the drafter's own figure counts; it may be anything.
-  if (draft_seconds_per_level_.empty() && grow.step_seconds > 0.0f && grow.step_seconds < 1.0f) {
-    draft_seconds_per_level_.Add(grow.step_seconds);
-  }
-  DraftMirror::GrowReport report = mirror_.OnGrow(grow);
-  const bool understood =
-      report.result == DraftMirror::GrowResult::kAccepted || report.result == DraftMirror::GrowResult::kStale;
-  if (understood && grow.epoch == mirror_.epoch()) {
-    record_->times.ObserveLevel(grow.step_seconds);
-    while (!awaited_commits_.empty() && awaited_commits_.front().first <= grow.seen_commit) {
-      if (awaited_commits_.front().first == grow.seen_commit) {
-        record_->times.ObserveFirstGrowth(absl::ToDoubleSeconds(received - awaited_commits_.front().second));
-      }
-      awaited_commits_.pop_front();
-    }
-  }
-  if (report.added > 0) {
-    draft_grown_ = true;
-    resyncs_in_a_row_ = 0;
-    rebinds_in_a_row_ = 0;
-    waits_in_vain_ = 0;
-    draft_retry_delay_ = absl::ZeroDuration();
-  }
-  return report;
-}
-
 bool Session::LacksDrafts() const {
-  return drafting_ && draft_opened_ && prefilled() && !finished_ && budget_.depth > 0 &&
-         mirror_.tree().empty() && !mirror_.exhausted() && waits_in_vain_ < kWaitsInVain &&
-         (partner_ == nullptr || partner_->mirror.tree().empty()) && !policy_->probing();
+  const DraftPeer* const drafter = open_peer(DraftRole::kDrafter);
+  const DraftPeer* const partner = open_peer(DraftRole::kPartner);
+  return drafter != nullptr && drafter->LacksDrafts() && prefilled() && !finished_ &&
+         (partner == nullptr || partner->mirror().tree().empty()) && !policy_->probing();
 }
 
 void Session::WaitFor(absl::Time now, absl::Duration alone, absl::Duration held, uint32_t depth) {
-  wait_since_ = now;
-  wait_until_ = now + alone;
-  hold_until_ = now + std::min(alone, held);
-  awaited_depth_ = depth;
+  wait_ = {.since = now, .until = now + alone, .hold_until = now + std::min(alone, held), .depth = depth};
 }
 
 bool Session::ReadyForRound(absl::Time now) const {
   if (!prefilled() || finished_) return false;
+  const DraftPeer* const drafter = open_peer(DraftRole::kDrafter);
   // A clock that was set back must not make the wait any longer.
-  if (!drafting_ || budget_.depth == 0 || now >= wait_until_ || now < wait_since_) return true;
-  if (partner_ != nullptr && partner_->mirror.depth() >= awaited_depth_) return true;
-  // Of an EAGLE-2 tree only the last nodes say which are the best.
-  if (budget_.shape == TreeShape::kEagle2) return mirror_.exhausted();
-  if (policy_->stop_below() > 0.0 && mirror_.StopDepth(policy_->stop_below()).has_value()) return true;
-  return mirror_.exhausted() || mirror_.tree().size() >= budget_.nodes || mirror_.depth() >= awaited_depth_;
-}
-
-double Session::ExpectedAccepted(uint32_t depth) const {
-  return acceptance_.ExpectedAccepted(depth, record_ == nullptr ? nullptr : &record_->acceptance);
-}
-
-double Session::FirstLevelAcceptance() const {
-  return acceptance_.Levels(record_ == nullptr ? nullptr : &record_->acceptance)[0];
+  if (drafter == nullptr || drafter->budget().depth == 0 || now >= wait_.until || now < wait_.since) {
+    return true;
+  }
+  const DraftPeer* const partner = open_peer(DraftRole::kPartner);
+  return (partner != nullptr && partner->mirror().depth() >= wait_.depth) ||
+         drafter->HasAwaited(wait_.depth, policy_->stop_below());
 }
 
 bool Session::MergesOrigins() const {
@@ -265,20 +218,25 @@ bool Session::MergesOrigins() const {
 void Session::PrepareRound(uint32_t max_nodes) {
   guesses_.clear();
   offered_ = {};
-  round_record_ = record_;
-  round_drafters_ = {.drafter = request_.drafter.has_value() ? request_.drafter->name : std::string()};
+  const DraftPeer* const bound = peer(DraftRole::kDrafter);
+  const DraftPeer* const drafter = open_peer(DraftRole::kDrafter);
+  const DraftPeer* const partner = open_peer(DraftRole::kPartner);
+  round_peers_ = {};
+  if (bound != nullptr) round_peers_[static_cast<size_t>(DraftRole::kDrafter)] = bound->draft_id();
+  if (partner != nullptr) round_peers_[static_cast<size_t>(DraftRole::kPartner)] = partner->draft_id();
+  round_drafters_ = {.drafter = bound == nullptr ? std::string() : bound->binding().name,
+                     .partner = partner == nullptr ? std::string() : partner->binding().name};
+  const bool has_window = drafter != nullptr && drafter->budget().depth > 0;
   // An output's last token has no use for drafts.
-  drafts_wanted_ = drafting_ && budget_.depth > 0 && OutputLength() + 1 < request_.max_tokens;
-  drafts_offered_ = drafts_wanted_ && !mirror_.tree().empty();
+  drafts_wanted_ = has_window && OutputLength() + 1 < request_.max_tokens;
+  drafts_offered_ = drafts_wanted_ && !drafter->mirror().tree().empty();
   std::vector<TreeNode> drafted;
   num_masked_ = 0;
   masked_.clear();
-  if (drafting_ && budget_.depth > 0) {
-    drafted = SelectDrafted(mirror_, *record_, max_nodes);
+  if (has_window) {
+    drafted = SelectDrafted(*drafter, max_nodes);
     DropForbidden(DraftOrigin::kDrafter, &drafted);
   }
-  round_partner_record_ = partner_ == nullptr ? nullptr : partner_->record;
-  if (partner_ != nullptr) round_drafters_.partner = partner_->binding.name;
   if (samples_drafts() && !drafted.empty()) {
     // Draws use the drafter's ids.
     selected_ = std::move(drafted);
@@ -286,8 +244,8 @@ void Session::PrepareRound(uint32_t max_nodes) {
   } else {
     MergedTree tree;
     tree.Add(DraftOrigin::kDrafter, drafted);
-    if (partner_ != nullptr && drafts_wanted_ && (drafted.empty() || MergesOrigins())) {
-      std::vector<TreeNode> along = SelectDrafted(partner_->mirror, *partner_->record, max_nodes);
+    if (partner != nullptr && drafts_wanted_ && (drafted.empty() || MergesOrigins())) {
+      std::vector<TreeNode> along = SelectDrafted(*partner, max_nodes);
       DropForbidden(DraftOrigin::kPartner, &along);
       tree.Add(DraftOrigin::kPartner, along);
       // Later sources only replace a drafter that has sent nothing.
@@ -304,17 +262,19 @@ void Session::PrepareRound(uint32_t max_nodes) {
   for (const Guesses& guesses : guesses_) ++offered_[static_cast<size_t>(guesses.credited())];
 }
 
-std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterRecord& record,
-                                             uint32_t max_nodes) const {
+std::vector<TreeNode> Session::SelectDrafted(const DraftPeer& peer, uint32_t max_nodes) const {
+  const DraftMirror& mirror = peer.mirror();
+  const DraftBudget& budget = peer.budget();
+  ScoreCalibration& calibration = peer.record()->calibration;
   const float temperature = request_.sampling.temperature;
   const auto worth = [&](const TreeNode& node) {
-    return record.calibration.Calibrated(temperature, node.depth, node.score);
+    return calibration.Calibrated(temperature, node.depth, node.score);
   };
   // What was drafted ahead can be worth more than what the window has room for.
   const bool by_worth = policy_->heeds_worth() && !policy_->probing();
-  uint32_t nodes = by_worth ? limits_.max_nodes : budget_.nodes;
+  uint32_t nodes = by_worth ? limits_.max_nodes : budget.nodes;
   const uint32_t remaining = request_.max_tokens - OutputLength();
-  uint32_t depth = by_worth ? std::min(limits_.max_depth, remaining - 1) : budget_.depth;
+  uint32_t depth = by_worth ? std::min(limits_.max_depth, remaining - 1) : budget.depth;
   if (policy_->stop_below() > 0.0) {
     depth = std::min(depth, mirror.StopDepth(policy_->stop_below()).value_or(depth));
     nodes = std::min(nodes, limits_.NodesFor(depth));
@@ -322,7 +282,7 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftMirror& mirror, DrafterR
   if (samples_drafts() && request_.constraint != nullptr)
     depth = std::min(depth, request_.constraint->most_masks());
   // Nodes that were drafted ahead have more children than may be verified, and even a chain's have siblings.
-  const uint32_t most_children = by_worth ? UINT32_MAX : budget_.branching;
+  const uint32_t most_children = by_worth ? UINT32_MAX : budget.branching;
   return mirror.Select({.max_nodes = std::min(nodes, max_nodes),
                         .max_depth = depth,
                         .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
@@ -391,9 +351,9 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   MaskAhead();
   GiveSlots();
   const bool drawn = samples_drafts() && !guesses_.empty() && guesses_[0].IsBy(DraftOrigin::kDrafter);
-  draws_ = drawn ? mirror_.DrawsOf(selected_) : std::vector<DrawGroup>();
-  round_waited_ = wait_until_ > absl::InfinitePast();
-  const absl::Duration waited = std::min(now, wait_until_) - wait_since_;
+  draws_ = drawn ? peer(DraftRole::kDrafter)->mirror().DrawsOf(selected_) : std::vector<DrawGroup>();
+  round_waited_ = wait_.until > absl::InfinitePast();
+  const absl::Duration waited = std::min(now, wait_.until) - wait_.since;
   round_wait_seconds_ = round_waited_ ? std::max(absl::ToDoubleSeconds(waited), 0.0) : 0.0;
 
   const auto root = static_cast<uint32_t>(kv_.tokens().size()) - 1;
@@ -485,13 +445,6 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   }
 }
 
-// This commit left no tree, so growth below it shows how long a draft takes from the start.
-void Session::ExpectGrowth(absl::Time now) {
-  if (!mirror_.tree().empty() || budget_.depth == 0 || !draft_opened_) return;
-  awaited_commits_.emplace_back(commit_no_, now);
-  if (awaited_commits_.size() > kAwaitedCommits) awaited_commits_.pop_front();
-}
-
 std::optional<double> Session::TakeRoundSeconds(absl::Time now, uint32_t committed) {
   const std::optional<absl::Time> last = std::exchange(last_round_, now);
   if (!last.has_value()) return std::nullopt;
@@ -546,30 +499,33 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   CountRound(report, outcomes);
   const OriginOutcome& drafted = outcomes[static_cast<size_t>(DraftOrigin::kDrafter)];
   ObserveRound(report, tokens, outcomes);
-  if (round_waited_ && drafted.guessed == 0) ++waits_in_vain_;
-  wait_until_ = absl::InfinitePast();
-  hold_until_ = absl::InfinitePast();
+  DraftPeer* const drafter = peer(DraftRole::kDrafter);
+  if (round_waited_ && drafted.guessed == 0 && WasInRound(DraftRole::kDrafter)) drafter->CountVainWait();
+  wait_ = {};
   round_drafts_pay_ = std::exchange(drafts_pay_, costs.drafting_pays);
   round_ahead_pays_ = std::exchange(ahead_pays_, costs.ahead_pays);
   if (finished_) return result;
 
   ++commit_no_;
   prefix_hash_ = ExtendPrefixHash(prefix_hash_, tokens);
-  if (draft_suspended_) result.resume_draft = DepthWanted(costs) > 0;
-  if (!drafting_) return result;
-  budget_ = limits_.BudgetFor(DepthWanted(costs), costs.batch, costs.ahead_pays);
-  rounds_without_budget_ = budget_.depth == 0 ? rounds_without_budget_ + 1 : 0;
+  if (drafter == nullptr) return result;
+  if (drafter->suspended()) result.resume_draft = DepthWanted(costs) > 0;
+  if (!drafter->drafting()) return result;
+  const Commit commit{.commit_no = commit_no_,
+                      .tokens = std::move(tokens),
+                      .committed_len = static_cast<uint32_t>(kv_.tokens().size()),
+                      .prefix_hash = prefix_hash_,
+                      .budget = limits_.BudgetFor(DepthWanted(costs), costs.batch, costs.ahead_pays)};
+  rounds_without_budget_ = commit.budget.depth == 0 ? rounds_without_budget_ + 1 : 0;
   if (rounds_without_budget_ > kRoundsToSuspension) {
     result.suspend_draft = true;
     return result;
   }
-  result.commit = MakeCommit(mirror_, tokens);
-  if (standby_ != nullptr) {
-    result.standby_commit = MakeCommit(standby_->mirror, tokens);
-    standby_->budget = budget_;
+  for (const DraftRole role : kDraftRoles) {
+    if (DraftPeer* const open = open_peer(role); open != nullptr) {
+      result.commits[static_cast<size_t>(role)] = open->AddCommit(commit, now);
+    }
   }
-  if (partner_ != nullptr) result.partner_commit = MakeCommit(partner_->mirror, tokens);
-  ExpectGrowth(now);
   return result;
 }
 

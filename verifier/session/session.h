@@ -20,14 +20,12 @@
 #include "common/engine/sequence_kv.h"
 #include "common/speculation/acceptance_estimate.h"
 #include "common/speculation/draft_messages.h"
-#include "common/speculation/level_acceptance.h"
 #include "common/speculation/merged_tree.h"
 #include "common/speculation/node_choice.h"
 #include "common/speculation/policies/window_policy.h"
 #include "common/speculation/rules/verification_rule.h"
 #include "common/speculation/target_sampler.h"
-#include "verifier/session/draft_mirror.h"
-#include "verifier/session/feature_stream.h"
+#include "verifier/session/draft_peer.h"
 #include "verifier/session/output_assembler.h"
 #include "verifier/session/round_choices.h"
 #include "verifier/session/round_report.h"
@@ -36,11 +34,8 @@
 
 namespace tandem {
 
-struct DrafterRecord;
 class ScoreCalibration;
 
-// Rounds over which the exposed draft time is averaged; acceptance is estimated from as many.
-inline constexpr size_t kDraftSecondsHistory = 6;
 // Rounds over which the breadth of verified trees is averaged.
 inline constexpr size_t kBreadthHistory = 16;
 
@@ -56,9 +51,9 @@ inline constexpr size_t kBreadthHistory = 16;
 // samples drafts, if set, replaces the walk.
 class Session {
  public:
-  // `record`: of the request's drafter; outlives the session; nullptr without a drafter.
+  // The drafter and the partner of the request are bound by Bind.
   Session(SessionId id, SessionRequest request, std::unique_ptr<WindowPolicy> policy,
-          const WindowLimits& limits, DrafterRecord* record, BlockPool* pool, int32_t vocab_size);
+          const WindowLimits& limits, BlockPool* pool, int32_t vocab_size);
 
   SessionId id() const { return id_; }
   const SessionRequest& request() const { return request_; }
@@ -100,110 +95,47 @@ class Session {
   uint64_t last_served() const { return last_served_; }
   void set_last_served(uint64_t round) { last_served_ = round; }
 
-  // Drafting. `StartDraft` returns the message that opens (or reopens) the session at the drafter.
-  OpenSession StartDraft(uint64_t vocabulary_fingerprint, const RoundCosts& costs);
-  // SuspendDraft is called instead of StartDraft, or to end drafting, while there is nothing to draft,
-  // because every commit would cost a message on both sides. At the start WantsDrafts tells whether there is
-  // something to draft; later ConcludeRound tells when.
-  bool WantsDrafts(const RoundCosts& costs);
-  void SuspendDraft();
-  bool draft_suspended() const { return draft_suspended_; }
-  void StopDraft(absl::string_view reason, bool for_good);
-  // After StopDraft: the drafter has no room now. Retries after `first`, with a pause that doubles up to
-  // `longest`.
-  void PostponeDraft(absl::Time now, absl::Duration first, absl::Duration longest);
-  // The time of the next retry; nullopt while it drafts, or if a lack of room is not the reason that it does
-  // not.
-  std::optional<absl::Time> draft_retry_at() const { return draft_retry_at_; }
-  void RetryDraftAt(absl::Time at) { draft_retry_at_ = at; }
-  void OnDraftOpened(const SessionOpened& opened);
-  DraftMirror::GrowReport OnGrow(const Grow& grow, absl::Time received);
-  // Counts a resync that the drafter requests; returns how many there were in a row without growth.
-  uint32_t CountResync() { return ++resyncs_in_a_row_; }
-  bool drafting() const { return drafting_; }
-  bool draft_opened() const { return draft_opened_; }
-  // Whether the drafter has drafted anything since it was opened.
-  bool draft_grown() const { return draft_grown_; }
-  size_t num_committed() const { return kv_.tokens().size(); }
-  // The size of its opening on a link, in tokens of up to kMostTokenBytes.
-  static constexpr size_t kMostTokenBytes = 5;
-  size_t opening_tokens() const {
-    const size_t constraint = request_.wire_constraint == nullptr ? 0 : request_.wire_constraint->size();
-    return num_committed() + (constraint + kMostTokenBytes - 1) / kMostTokenBytes;
-  }
-  bool can_draft() const { return request_.drafter.has_value() && !draft_refused_; }
-  uint32_t draft_epoch() const { return mirror_.epoch(); }
-  // The session's id at drafters: its own id, with the number of rebinds in the highest byte, so that one
-  // process behind two drafters can distinguish the old from the new.
-  SessionId draft_id() const { return DraftId(generation_); }
+  // Drafters. A drafter is bound in a role until it is dropped or another takes the role, whether the session
+  // is open there or not. Bind as the drafter takes the place of the one before, which must not be drafting.
+  void Bind(DraftRole role, DrafterBinding to, DrafterRecord* record, absl::Time now);
+  void Drop(DraftRole role) { peer_ptr(role).reset(); }
+  // The peer in the role `from` becomes the drafter. Sends no messages.
+  void Promote(DraftRole from);
+  // nullptr: none is bound.
+  DraftPeer* peer(DraftRole role) { return peer_ptr(role).get(); }
+  const DraftPeer* peer(DraftRole role) const { return peers_[static_cast<size_t>(role)].get(); }
+  // The peer in the role if the session is open there, otherwise nullptr.
+  DraftPeer* open_peer(DraftRole role) { return IsOpen(role) ? peer(role) : nullptr; }
+  const DraftPeer* open_peer(DraftRole role) const { return IsOpen(role) ? peer(role) : nullptr; }
+  // The role of the peer with the draft id; nullopt for one that the session is no longer bound to.
+  std::optional<DraftRole> RoleOf(SessionId draft_id) const;
+  bool Holds(const DrafterRecord* record) const;
+  // The session that a draft id belongs to. A draft id is the session's id, with the number of the peer in
+  // the highest byte, so that one process behind two drafters can distinguish the two.
   static SessionId IdOfDraft(SessionId draft_id) { return draft_id & kIdMask; }
-
-  // Another drafter (drafter_swap.cc). Rebind, while nothing drafts: `to` may from now on.
-  void Rebind(DrafterBinding to, DrafterRecord* record);
+  // Drafters to take in the place of one that is lost.
   std::vector<DrafterBinding>& alternates() { return request_.alternates; }
   // Counts a switch to an alternate; returns how many there were in a row without growth.
   uint32_t CountRebind() { return ++rebinds_in_a_row_; }
   void ForgetRebinds() { rebinds_in_a_row_ = 0; }
 
-  // A drafter that will take over; until then it drafts at the same time as the old one.
-  struct Standby {
-    DrafterBinding binding;
-    DrafterRecord* record = nullptr;
-    DraftMirror mirror;
-    SessionId draft_id = 0;
-    absl::Time deadline;
-    DraftBudget budget;  // As last sent.
-    uint32_t resyncs = 0;
-    FeatureStream features;
-    bool opened = false;
-    bool grown = false;  // Has sent candidates that were not stale.
+  // Drafting: whether the drafter drafts.
+  bool drafting() const { return IsOpen(DraftRole::kDrafter); }
+  // Whether there is something to draft. Asked before the drafter is opened, because otherwise every commit
+  // would cost a message on both sides; later ConcludeRound tells.
+  bool WantsDrafts(const RoundCosts& costs);
+  // Returns the message that opens, or reopens, the session at the peer.
+  OpenSession OpenAt(DraftRole role, uint64_t vocabulary_fingerprint, const RoundCosts& costs);
+  DraftPeer::Outcome OnDraftResponse(DraftRole role, const DraftResponse& response, absl::Time received);
+  // The drafter does not draft any more; it has been closed.
+  void LoseDrafter(absl::string_view reason);
+  // The size of its opening on a link, in tokens of up to kMostTokenBytes.
+  static constexpr size_t kMostTokenBytes = 5;
+  size_t opening_tokens() const {
+    const size_t constraint = request_.wire_constraint == nullptr ? 0 : request_.wire_constraint->size();
+    return kv_.tokens().size() + (constraint + kMostTokenBytes - 1) / kMostTokenBytes;
+  }
 
-    bool Ready() const { return grown || (opened && (budget.depth == 0 || mirror.exhausted())); }
-  };
-  Standby* standby() { return standby_.get(); }
-  const Standby* standby() const { return standby_.get(); }
-  // Only while drafting. Returns the message that opens the session there; ReopenStandby after a resync.
-  OpenSession OpenStandby(DrafterBinding to, DrafterRecord* record, uint64_t vocabulary_fingerprint,
-                          absl::Time deadline);
-  OpenSession ReopenStandby(uint64_t vocabulary_fingerprint);
-  void DropStandby() { standby_.reset(); }
-  // Makes the standby the drafter. Sends no messages.
-  void PromoteStandby();
-
-  // A second drafter, whose tree is merged with the first one's (draft_partner.cc). Only while drafting.
-  struct Partner {
-    DrafterBinding binding;
-    DrafterRecord* record = nullptr;
-    DraftMirror mirror;
-    SessionId draft_id = 0;
-    FeatureStream features;
-    uint32_t resyncs = 0;  // In a row, without growth in between.
-    uint32_t rounds = 0;   // With its candidates, of late,
-    double added = 0.0;    // and the accepted tokens that it alone had guessed in them.
-  };
-  Partner* partner() { return partner_.get(); }
-  // Returns the message that opens the session there; ReopenPartner after a resync.
-  OpenSession OpenPartner(DrafterRecord* record, uint64_t vocabulary_fingerprint);
-  OpenSession ReopenPartner(uint64_t vocabulary_fingerprint);
-  // Sends no messages. `for_good`: the request has no partner from now on.
-  void DropPartner(bool for_good);
-  // Whether the partner is worth its cost, as far as is known.
-  bool partner_adds() const;
-  // A drafter that may read features: the drafter itself, while it drafts, the standby and the partner
-  // (feature_sending.cc).
-  struct FeatureReader {
-    FeatureStream* stream = nullptr;
-    LinkId link = 0;
-    SessionId draft_id = 0;
-    uint32_t epoch = 0;
-  };
-  FeatureReader DrafterReader();
-  FeatureReader StandbyReader();  // There is one.
-  FeatureReader PartnerReader();  // There is one.
-  std::vector<FeatureReader> FeatureReaders();
-  FeatureStream& features() { return features_; }
-  DrafterRecord* record() const { return record_; }
-  bool Holds(const DrafterRecord* record) const;
   const WindowPolicy& policy() const { return *policy_; }
   // Takes effect at the next commit.
   void set_policy(std::unique_ptr<WindowPolicy> policy) { policy_ = std::move(policy); }
@@ -254,16 +186,11 @@ class Session {
   void WaitFor(absl::Time now, absl::Duration alone, absl::Duration held, uint32_t depth);
   // Whether the next round can start now; and until when it waits for the drafter.
   bool ReadyForRound(absl::Time now) const;
-  absl::Time wait_until() const { return wait_until_; }
+  absl::Time wait_until() const { return wait_.until; }
   // Until when the others wait as well; the past if they do not.
   absl::Time hold_until(absl::Time now) const {
-    return ReadyForRound(now) ? absl::InfinitePast() : hold_until_;
+    return ReadyForRound(now) ? absl::InfinitePast() : wait_.hold_until;
   }
-  // Expected accepted tokens of the next round if its tree has `depth` levels, and the probability that the
-  // first level is right.
-  double ExpectedAccepted(uint32_t depth) const;
-  double FirstLevelAcceptance() const;
-  const DraftBudget& budget() const { return budget_; }
 
   // Selects the nodes to verify in the next round: the best by calibrated path score, at most `max_nodes`.
   // KeepNodes reduces them to those at `indices` (increasing; with a node its parent).
@@ -286,11 +213,9 @@ class Session {
   struct RoundResult {
     CommittedTokens committed;
     RoundReport report;
-    std::optional<Commit> commit;          // For the drafter, when it is drafting,
-    std::optional<Commit> standby_commit;  // for the one that is to take over,
-    std::optional<Commit> partner_commit;  // and for the one that drafts along.
-    bool suspend_draft = false;            // No commit: nothing has been drafted for a while.
-    bool resume_draft = false;             // There is something to draft again.
+    std::array<std::optional<Commit>, kNumDraftRoles> commits;  // By DraftRole, for open peers.
+    bool suspend_draft = false;  // There are no commits: nothing has been drafted for a while.
+    bool resume_draft = false;   // There is something to draft again.
   };
   // Walks the tree with the rows' logits or choices, commits, and chooses the next window. Adds to `copies`
   // the copies that the engine must make before the next step.
@@ -315,15 +240,13 @@ class Session {
   // and publishes computed blocks to the prefix cache.
   void SettleKv();
 
-  // The paper's a_q as verification sees it: exposed draft time per level, over the last rounds.
-  double draft_seconds_per_level() const { return draft_seconds_per_level_.value(); }
   // Verified nodes per level, over the last drafted rounds; 0 before the first.
   double verified_per_level() const { return verified_per_level_.value(); }
   const WindowLimits& limits() const { return limits_; }
 
  private:
-  static constexpr int kGenerationShift = 56;
-  static constexpr SessionId kIdMask = (SessionId{1} << kGenerationShift) - 1;
+  static constexpr int kPeerShift = 56;
+  static constexpr SessionId kIdMask = (SessionId{1} << kPeerShift) - 1;
 
   // The least probability at which a local candidate, with all nodes above it, is used: where it replaces a
   // drafter, and where it competes with one and the selection over the batch decides which nodes are worth a
@@ -331,13 +254,24 @@ class Session {
   static constexpr float kLeastLocalScore = 0.3f;
   static constexpr float kLeastMergedScore = 0.05f;
 
-  SessionId DraftId(uint32_t generation) const {
-    return id_ | SessionId{generation & 0xff} << kGenerationShift;
+  // How long the next round waits for drafts. By default it does not.
+  struct RoundWait {
+    absl::Time since = absl::InfinitePast();
+    absl::Time until = absl::InfinitePast();
+    absl::Time hold_until = absl::InfinitePast();
+    uint32_t depth = 0;  // Levels waited for.
+  };
+
+  std::unique_ptr<DraftPeer>& peer_ptr(DraftRole role) { return peers_[static_cast<size_t>(role)]; }
+  bool IsOpen(DraftRole role) const { return peer(role) != nullptr && peer(role)->drafting(); }
+  // An id that no peer of the session has.
+  SessionId NewDraftId();
+  // Another peer is the drafter now.
+  void OnNewDrafter();
+  // Whether candidates of the round that is being concluded came from the peer that has the role now.
+  bool WasInRound(DraftRole role) const {
+    return peer(role) != nullptr && peer(role)->draft_id() == round_peers_[static_cast<size_t>(role)];
   }
-  OpenSession MakeOpen(uint32_t epoch, const std::string& draft_model, uint64_t vocabulary_fingerprint,
-                       const DraftBudget& budget) const;
-  Commit MakeCommit(DraftMirror& mirror, const TokenIds& tokens) const;
-  void ResetDrafterState();
   uint32_t OutputLength() const;
   bool wants_prompt_logits() const {
     return request_.num_prompt_logprobs >= 0 && num_described_ < request_.prompt.size();
@@ -345,9 +279,9 @@ class Session {
   // Among rows for the tokens from planned_ to `end`, of which the first has index `first_row`, selects those
   // that give logits. Returns where the rows must end so that at most `most` do.
   uint32_t PlanPromptLogits(uint32_t first_row, uint32_t most, uint32_t end);
-  std::vector<TreeNode> SelectDrafted(const DraftMirror& mirror, DrafterRecord& record,
-                                      uint32_t max_nodes) const;
-  void ObservePartner(const OriginOutcome& guessed);
+  std::vector<TreeNode> SelectDrafted(const DraftPeer& peer, uint32_t max_nodes) const;
+  void ObserveDrafter(RoundReport& report, const TokenIds& committed, const OriginOutcome& drafted);
+  void ObservePartner(const OriginOutcome& drafted);
   const std::vector<ProposedNode>& LocalProposal();
   const std::vector<ProposedNode>& ForcedProposal();
   const std::vector<ProposedNode>& PredictedProposal();
@@ -383,14 +317,11 @@ class Session {
   void ObserveRound(RoundReport& report, const TokenIds& committed,
                     const std::array<OriginOutcome, kNumDraftOrigins>& outcomes);
   void ObserveScores(DraftOrigin origin, ScoreCalibration* calibration, std::vector<JudgedNode>* judged);
-  void ExpectGrowth(absl::Time now);
 
   const SessionId id_;
   SessionRequest request_;
   const WindowLimits limits_;
   std::unique_ptr<WindowPolicy> policy_;
-  DrafterRecord* record_;
-  DrafterRecord* round_record_ = nullptr;  // Of the drafter of the nodes being verified.
   const int32_t vocab_size_;
   const AdapterId adapter_;
   TargetSampler sampler_;
@@ -402,38 +333,15 @@ class Session {
   absl::Status end_status_;
   SessionSummary summary_;
 
-  DraftMirror mirror_;
-  FeatureStream features_;
-  uint32_t generation_ = 0;       // How often another drafter was bound,
-  uint32_t last_generation_ = 0;  // the standby included, and those that never took over.
+  std::array<std::unique_ptr<DraftPeer>, kNumDraftRoles> peers_;  // By DraftRole.
+  uint32_t num_peers_ = 0;  // That there have been, those that never took over included.
   uint32_t rebinds_in_a_row_ = 0;
-  std::unique_ptr<Standby> standby_;  // Only while drafting.
-  std::unique_ptr<Partner> partner_;  // Only while drafting.
-  DrafterRecord* round_partner_record_ = nullptr;
-  LevelAcceptance acceptance_;
-  bool drafting_ = false;         // Open was sent and nothing ended it.
-  uint32_t waits_in_vain_ = 0;    // Rounds in a row that waited for growth and got none.
-  bool draft_opened_ = false;     // The drafter answered,
-  bool draft_grown_ = false;      // and has drafted.
-  bool draft_refused_ = false;    // For good.
-  bool draft_suspended_ = false;  // For as long as there is nothing to draft.
   uint32_t rounds_without_budget_ = 0;
-  std::optional<absl::Time> draft_retry_at_;
-  absl::Duration draft_retry_delay_;  // The last one; zero once nodes came.
-  uint32_t resyncs_in_a_row_ = 0;
   uint32_t commit_no_ = 0;
   uint64_t prefix_hash_;
-  DraftBudget budget_;
   std::vector<GrowthTrace> growth_trace_;
-  RecentMean draft_seconds_per_level_;
   RecentMean verified_per_level_;
-  absl::Time wait_since_ = absl::InfinitePast();
-  absl::Time wait_until_ = absl::InfinitePast();
-  absl::Time hold_until_ = absl::InfinitePast();
-  uint32_t awaited_depth_ = 0;
-  // Commits that left no tree, and when they were sent. The growth that answers them shows how long drafting
-  // takes.
-  std::deque<std::pair<uint32_t, absl::Time>> awaited_commits_;
+  RoundWait wait_;
   std::optional<absl::Time> last_round_;
   // Whether drafting was expected to pay when this round's window was chosen, and the next one's.
   bool round_drafts_pay_ = true;
@@ -462,7 +370,8 @@ class Session {
 
   // The round in flight.
   RoundDrafters round_drafters_;
-  bool drafts_wanted_ = false;   // The window had room,
+  std::array<std::optional<SessionId>, kNumDraftRoles> round_peers_;  // By DraftRole: their draft ids.
+  bool drafts_wanted_ = false;                                        // The window had room,
   bool drafts_offered_ = false;  // and the drafter's candidates were there.
   uint32_t first_row_ = 0;
   std::vector<TreeNode> selected_;
