@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "router/http/http_message.h"
 #include "router/http/openai_request.h"
+#include "router/http/server/http_message.h"
 #include "router/serving/client_stream.h"
 #include "router/serving/router.h"
 

@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "router/http/answer_writer.h"
 #include "router/http/field_names.h"
-#include "router/http/http_message.h"
 #include "router/http/openai_json.h"
 #include "router/http/openai_request.h"
+#include "router/http/server/http_message.h"
 #include "router/models/served_model.h"
 #include "tandem/v1/generation.pb.h"
 

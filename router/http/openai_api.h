@@ -14,8 +14,8 @@
 #include "absl/synchronization/mutex.h"
 #include "common/metrics/metrics.h"
 #include "router/http/api_description.h"
-#include "router/http/http_message.h"
 #include "router/http/openai_request.h"
+#include "router/http/server/http_message.h"
 #include "router/serving/client_stream.h"
 #include "router/serving/router.h"
 

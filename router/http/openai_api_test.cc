@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "router/http/http_server.h"
+#include "router/http/server/http_server.h"
 #include "router/http/testing/openai_api_fixture.h"
 #include "router/testing/client_call.h"
 #include "router/testing/http_connection.h"

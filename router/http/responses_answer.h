@@ -7,10 +7,10 @@
 #include "absl/status/status.h"
 #include "router/http/answer_writer.h"
 #include "router/http/field_names.h"
-#include "router/http/http_message.h"
 #include "router/http/openai_answer.h"
 #include "router/http/openai_request.h"
 #include "router/http/responses_tools.h"
+#include "router/http/server/http_message.h"
 
 namespace tandem::router {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "router/http/http_message.h"
+#include "router/http/server/http_message.h"
 #include "router/serving/router.h"
 
 namespace tandem::router {

@@ -14,8 +14,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "router/http/http_message.h"
-#include "router/http/http_server.h"
+#include "router/http/server/http_message.h"
+#include "router/http/server/http_server.h"
 #include "router/live/live_call.h"
 #include "router/state/routing_snapshot.h"
 

@@ -8,8 +8,8 @@
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/ssl/context.hpp"
-#include "router/http/http_message.h"
-#include "router/http/http_server.h"
+#include "router/http/server/http_message.h"
+#include "router/http/server/http_server.h"
 
 namespace tandem::router {
 

@@ -1,4 +1,4 @@
-#include "router/http/http_session.h"
+#include "router/http/server/http_session.h"
 
 #include <algorithm>
 #include <deque>

@@ -1,4 +1,4 @@
-#include "router/http/http_server.h"
+#include "router/http/server/http_server.h"
 
 #include <algorithm>
 #include <atomic>

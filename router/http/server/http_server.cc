@@ -1,4 +1,4 @@
-#include "router/http/http_server.h"
+#include "router/http/server/http_server.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/listener.h"
 #include "common/rpc/unix_socket.h"
-#include "router/http/http_session.h"
+#include "router/http/server/http_session.h"
 
 namespace tandem::router {
 namespace {

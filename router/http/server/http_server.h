@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/tls_files.h"
-#include "router/http/http_message.h"
+#include "router/http/server/http_message.h"
 
 namespace tandem::router {
 
