@@ -3,7 +3,6 @@
 
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "common/grammar/constraint.h"
 #include "common/grammar/constraint_cursor.h"
 #include "common/grammar/finite_schema.h"
+#include "common/grammar/schema/schema_document.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -95,7 +95,7 @@ TEST_F(BoundsTest, NamesTheSchemaThatNeverEnds) {
            R"({"type":["null","object"],"properties":{"next":{"$ref":"#"}},"required":["next"]})",
            R"({"enum":[1,2]})",
        }) {
-    EXPECT_TRUE(CheckFiniteSchema(nlohmann::json::parse(schema)).ok()) << schema;
+    EXPECT_TRUE(CheckFiniteSchema(*SchemaDocument::Read(schema, 64).value()).ok()) << schema;
   }
 }
 
@@ -122,6 +122,41 @@ TEST_F(BoundsTest, RefusesGrammarsThatNeverEnd) {
   }
   const absl::Status named = Compile(Form::kGrammar, "root ::= \"x\" list\nlist ::= \"a\" list").status();
   EXPECT_THAT(std::string(named.message()), HasSubstr("rule list: it always leads to itself again"));
+}
+
+// By the names that the client's source has.
+TEST_F(BoundsTest, NamesRulesAsTheirSourceDoes) {
+  const struct {
+    Form form;
+    const char* source;
+    const char* message;
+  } cases[] = {
+      {Form::kGrammar, "start: \"a\" start", "rule start: it always leads to itself again"},
+      {Form::kGrammar, "start: list\nlist: \"[\" list \"]\"", "rule list: it always leads to itself again"},
+      {Form::kGrammar, "start: root\nroot: \"a\" root", "rule root: it always leads to itself again"},
+      {Form::kGrammar, "start: (\"a\" | \"b\") start (\"c\")*",
+       "rule start: it always leads to itself again"},
+      {Form::kGrammar, "root ::= \"x\" (list | \"y\" list)\nlist ::= (\"a\" | \"b\") (list | \"c\" list)",
+       "rule list: it always leads to itself again"},
+      {Form::kGrammar, "root ::= \"x\" none\nnone ::= [^\\U00000000-\\U0010ffff]",
+       "rule none: no text follows from it"},
+      {Form::kLarkString, "start: list\nlist: \"[\" list \"]\"",
+       "rule list: it always leads to itself again"},
+      {Form::kLarkString, "start: \"a\" start", "rule start: it always leads to itself again"},
+      {Form::kRegex, "[^\\s\\S]", "no text matches"},
+      {Form::kRegex, "a(b|c[])[^\\w\\W]", "no text matches"},
+      {Form::kRegex, "^(?=b)a", "no text matches"},
+  };
+  for (const auto& test : cases) {
+    const absl::Status status = Compile(test.form, test.source).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << test.source << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::StartsWith(test.message)) << test.source;
+  }
+  const StructuralTags tags{
+      .triggers = {"<"},
+      .tags = {{.begin = "<a>", .content = {.form = Form::kRegex, .text = "[^\\s\\S]"}, .end = "</a>"}}};
+  const absl::Status status = ConstraintOfTags(tags, {}).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tags[0].content: no text matches"));
 }
 
 TEST_F(BoundsTest, OfTwoBranchesOnlyTheFiniteOneIsEntered) {

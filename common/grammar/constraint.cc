@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -162,9 +163,11 @@ absl::Status CheckConstraint(const ConstraintSource& source, const ConstraintLim
     return Invalid(absl::StrCat(source.text.size(), " bytes, expected at most ", limits.max_bytes));
   }
   switch (source.form) {
-    case ConstraintSource::Form::kJsonSchema:
-      TANDEM_RETURN_IF_ERROR(SchemaDocument::Read(source.text, limits.max_depth).status());
-      return CheckFiniteSchema(nlohmann::json::parse(source.text));
+    case ConstraintSource::Form::kJsonSchema: {
+      TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<const SchemaDocument> schema,
+                              SchemaDocument::Read(source.text, limits.max_depth));
+      return CheckFiniteSchema(*schema);
+    }
     case ConstraintSource::Form::kStructuralTags:
       // Its parts have been looked at one by one.
       return ParseStrictJson(source.text, "structural tags", 0, {.max_depth = limits.max_depth + 8}).status();

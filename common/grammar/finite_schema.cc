@@ -3,46 +3,29 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "common/model/config/strict_json.h"
+#include "common/grammar/schema/json_value.h"
+#include "common/grammar/schema/schema_cases.h"
+#include "common/grammar/schema/schema_document.h"
 
 namespace tandem {
 namespace {
 
-using nlohmann::json;
-
-std::string WithoutPercents(absl::string_view text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    int code = 0;
-    if (text[i] == '%' && i + 2 < text.size() && absl::SimpleHexAtoi(text.substr(i + 1, 2), &code)) {
-      plain.push_back(static_cast<char>(code));
-      i += 2;
-    } else {
-      plain.push_back(text[i]);
-    }
-  }
-  return plain;
-}
+using Type = JsonValue::Type;
 
 // Schemas and what each needs to have a finite value: all, or one, of others.
 class Needs {
  public:
-  explicit Needs(const json& root) : root_(root) {}
+  explicit Needs(const SchemaDocument* document) : document_(*document) {}
 
   absl::Status Check() {
-    const size_t root = NodeOf(root_, "#");
+    const size_t root = NodeOf(document_.root(), "#");
     // Those that are met on the way are appended.
     for (size_t i = 0; i < schemas_.size(); ++i) AddNeeds(i);
     FindFinite();
@@ -57,7 +40,7 @@ class Needs {
     std::string place;  // Empty: the place is that of the schema around it.
   };
   struct Schema {
-    const json* schema;
+    const JsonValue* schema;
     size_t node;
   };
 
@@ -65,7 +48,7 @@ class Needs {
     nodes_.push_back(std::move(node));
     return nodes_.size() - 1;
   }
-  size_t NodeOf(const json& schema, const std::string& place) {
+  size_t NodeOf(const JsonValue& schema, const std::string& place) {
     const auto [found, is_new] = known_.try_emplace(&schema, nodes_.size());
     if (is_new) {
       Add({.needs_one = false, .needed = {}, .place = place});
@@ -73,45 +56,21 @@ class Needs {
     }
     return found->second;
   }
-  static std::string Member(absl::string_view place, absl::string_view name) {
-    return absl::StrCat(place, "/", PrintableText(name));
-  }
-
-  // Where a reference leads and its place there; null if that is nowhere here, which others complain about.
-  std::pair<const json*, std::string> Follow(const json& reference) const {
-    if (!reference.is_string() || !absl::StartsWith(reference.get_ref<const std::string&>(), "#")) return {};
-    const std::string path = WithoutPercents(reference.get_ref<const std::string&>()).substr(1);
-    const json* at = &root_;
-    for (const absl::string_view part : absl::StrSplit(path, '/', absl::SkipEmpty())) {
-      const std::string name = absl::StrReplaceAll(part, {{"~1", "/"}, {"~0", "~"}});
-      size_t index = 0;
-      if (at->is_object() && at->contains(name)) {
-        at = &at->at(name);
-      } else if (at->is_array() && absl::SimpleAtoi(name, &index) && index < at->size()) {
-        at = &at->at(index);
-      } else {
-        return {};
-      }
-    }
-    return {at, absl::StrCat("#", PrintableText(path))};
-  }
-
   void AddNeeds(size_t index) {
-    const json& schema = *schemas_[index].schema;
+    const JsonValue& schema = *schemas_[index].schema;
     const size_t node = schemas_[index].node;
     const std::string place = nodes_[node].place;
-    if (!schema.is_object()) return;
     std::vector<size_t> needed;
-    if (const auto reference = schema.find("$ref"); reference != schema.end()) {
-      const auto [target, where] = Follow(*reference);
-      if (target != nullptr) needed.push_back(NodeOf(*target, where));
+    if (const JsonValue* const reference = schema.Find("$ref"); reference != nullptr) {
+      const SchemaPlace& target = document_.Target(*reference);
+      needed.push_back(NodeOf(*target.schema, target.pointer));
     }
     for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
-      const auto list = schema.find(keyword);
-      if (list == schema.end() || !list->is_array() || list->empty()) continue;
+      const JsonValue* const list = schema.Find(keyword);
+      if (list == nullptr) continue;
       Node branches{.needs_one = absl::string_view(keyword) != "allOf", .needed = {}, .place = {}};
-      for (size_t i = 0; i < list->size(); ++i) {
-        branches.needed.push_back(NodeOf((*list)[i], absl::StrCat(place, "/", keyword, "/", i)));
+      for (size_t i = 0; i < list->items.size(); ++i) {
+        branches.needed.push_back(NodeOf(list->items[i], absl::StrCat(place, "/", keyword, "/", i)));
       }
       needed.push_back(Add(std::move(branches)));
     }
@@ -122,16 +81,17 @@ class Needs {
   }
 
   // What the types need, one of which suffices; nothing if one of them has values without parts.
-  std::optional<size_t> AddTypes(const json& schema, const std::string& place) {
-    const auto type = schema.find("type");
-    if (type == schema.end() || schema.contains("const") || schema.contains("enum")) return std::nullopt;
-    const json types = type->is_array() ? *type : json::array({*type});
+  std::optional<size_t> AddTypes(const JsonValue& schema, const std::string& place) {
+    const JsonValue* const type = schema.Find("type");
+    if (type == nullptr || schema.Find("const") != nullptr || schema.Find("enum") != nullptr)
+      return std::nullopt;
+    const std::vector<JsonValue> one = {*type};
     Node kinds{.needs_one = true, .needed = {}, .place = {}};
-    for (const json& name : types) {
-      if (name == "object") {
+    for (const JsonValue& name : type->Is(Type::kArray) ? type->items : one) {
+      if (name.text == "object") {
         kinds.needed.push_back(
             Add({.needs_one = false, .needed = NeededMembers(schema, place), .place = {}}));
-      } else if (name == "array") {
+      } else if (name.text == "array") {
         kinds.needed.push_back(Add({.needs_one = false, .needed = NeededItems(schema, place), .place = {}}));
       } else {
         return std::nullopt;
@@ -141,32 +101,30 @@ class Needs {
     return Add(std::move(kinds));
   }
 
-  std::vector<size_t> NeededMembers(const json& schema, const std::string& place) {
+  std::vector<size_t> NeededMembers(const JsonValue& schema, const std::string& place) {
     std::vector<size_t> needed;
-    const auto required = schema.find("required");
-    const auto properties = schema.find("properties");
-    if (required == schema.end() || !required->is_array()) return needed;
-    for (const json& name : *required) {
-      if (!name.is_string() || properties == schema.end() || !properties->is_object()) continue;
-      const auto member = properties->find(name.get_ref<const std::string&>());
-      if (member == properties->end()) continue;
-      needed.push_back(NodeOf(*member, Member(place + "/properties", member.key())));
+    const JsonValue* const required = schema.Find("required");
+    const JsonValue* const properties = schema.Find("properties");
+    if (required == nullptr || properties == nullptr) return needed;
+    for (const JsonValue& name : required->items) {
+      const JsonValue* const member = properties->Find(name.text);
+      if (member == nullptr) continue;
+      needed.push_back(NodeOf(*member, Below(place + "/properties", name.text)));
     }
     return needed;
   }
 
-  std::vector<size_t> NeededItems(const json& schema, const std::string& place) {
+  std::vector<size_t> NeededItems(const JsonValue& schema, const std::string& place) {
     std::vector<size_t> needed;
-    const auto least = schema.find("minItems");
-    if (least == schema.end() || !least->is_number() || least->get<double>() < 1) return needed;
-    const auto first = schema.find("prefixItems");
-    const size_t num_first = first != schema.end() && first->is_array() ? first->size() : 0;
-    for (size_t i = 0; i < num_first && static_cast<double>(i) < least->get<double>(); ++i) {
-      needed.push_back(NodeOf((*first)[i], absl::StrCat(place, "/prefixItems/", i)));
+    const JsonValue* const count = schema.Find("minItems");
+    const size_t least = count == nullptr ? 0 : CountOf(*count);
+    const ListItems list = ItemsOf(schema);
+    const size_t num_first = list.first == nullptr ? 0 : list.first->items.size();
+    for (size_t i = 0; i < std::min(num_first, least); ++i) {
+      needed.push_back(NodeOf(list.first->items[i], absl::StrCat(Below(place, list.first_name), "/", i)));
     }
-    const auto items = schema.find("items");
-    if (items != schema.end() && least->get<double>() > static_cast<double>(num_first)) {
-      needed.push_back(NodeOf(*items, place + "/items"));
+    if (list.rest != nullptr && least > num_first) {
+      needed.push_back(NodeOf(*list.rest, Below(place, list.rest_name)));
     }
     return needed;
   }
@@ -202,17 +160,17 @@ class Needs {
         nodes_[node].place, ": its values always contain another one, so that no finite value satisfies it"));
   }
 
-  const json& root_;
+  const SchemaDocument& document_;
   std::vector<Node> nodes_;
   std::vector<Schema> schemas_;
-  std::map<const json*, size_t> known_;
+  std::map<const JsonValue*, size_t> known_;
   std::vector<size_t> missing_;  // How many others a node still waits for.
 };
 
 }  // namespace
 
-absl::Status CheckFiniteSchema(const json& schema) {
-  return Needs(schema).Check();
+absl::Status CheckFiniteSchema(const SchemaDocument& schema) {
+  return Needs(&schema).Check();
 }
 
 }  // namespace tandem

@@ -4,12 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/xgrammar_expressions.h"
@@ -59,6 +63,37 @@ std::vector<int32_t> WithoutSurrogatesIn(absl::Span<const int32_t> words) {
   return kept;
 }
 
+// The names of rules that stand in a text.
+class NamesIn {
+ public:
+  explicit NamesIn(absl::string_view text) : is_ebnf_(absl::StrContains(text, "::=")) {
+    const auto separates = [&](char c) {
+      return !absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_' &&
+             !(is_ebnf_ && (c == '-' || c == '.'));
+    };
+    for (size_t i = 0; i < text.size();) {
+      size_t end = i;
+      while (end < text.size() && !separates(text[end])) ++end;
+      if (end > i) names_.insert(text.substr(i, end - i));
+      i = end + 1;
+    }
+  }
+  // What XGrammar calls the rule with which texts begin has that name in EBNF alone.
+  absl::string_view root() const { return is_ebnf_ ? "root" : "start"; }
+  // XGrammar makes rules of parts of rules, "list_2" of "list". Empty if no rule of the text is meant.
+  absl::string_view Known(absl::string_view name) const {
+    while (!name.empty() && !names_.contains(name)) {
+      const size_t cut = name.rfind('_');
+      name = name.substr(0, cut == absl::string_view::npos ? 0 : cut);
+    }
+    return name;
+  }
+
+ private:
+  const bool is_ebnf_;
+  std::set<absl::string_view> names_;
+};
+
 class Grammar {
  public:
   static absl::StatusOr<Grammar> Read(const json& grammar) {
@@ -82,10 +117,10 @@ class Grammar {
     return read;
   }
 
-  absl::StatusOr<bool> KeepFiniteTexts() {
+  absl::StatusOr<bool> KeepFiniteTexts(absl::string_view source) {
     FindFinite();
-    if (!IsFinite(RuleNode(root_))) return Endless(root_);
-    TANDEM_RETURN_IF_ERROR(CheckTags());
+    if (!IsFinite(RuleNode(root_))) return Endless(root_, source);
+    TANDEM_RETURN_IF_ERROR(CheckTags(source));
     for (size_t expression = 0; expression < begins_.size(); ++expression) {
       if (IsFinite(expression)) Prune(expression);
     }
@@ -178,18 +213,21 @@ class Grammar {
     }
   }
 
-  // Names the rule on which an endless one gets stuck.
-  absl::Status Endless(size_t rule) {
+  // Names the rule on which an endless one gets stuck, or the last one on the way that the source names.
+  absl::Status Endless(size_t rule, absl::string_view source) {
+    const NamesIn names(source);
+    std::string name(names.root());
     std::vector<bool> seen(bodies_.size(), false);
     size_t node = RuleNode(rule);
     for (;;) {
       const bool is_rule = node >= begins_.size();
       if (is_rule) {
         rule = node - begins_.size();
+        const absl::string_view known = rule == root_ ? names.root() : names.Known(names_[rule]);
+        if (!known.empty()) name = PrintableText(known);
         if (seen[rule]) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("rule ", PrintableText(names_[rule]),
-                           ": it always leads to itself again, so that no finite text follows from it"));
+          return absl::InvalidArgumentError(absl::StrCat(
+              "rule ", name, ": it always leads to itself again, so that no finite text follows from it"));
         }
         seen[rule] = true;
       }
@@ -197,21 +235,20 @@ class Grammar {
       const auto stuck =
           std::find_if(needed.begin(), needed.end(), [&](size_t other) { return !IsFinite(other); });
       if (stuck == needed.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("rule ", PrintableText(names_[rule]), ": no text follows from it"));
+        return absl::InvalidArgumentError(absl::StrCat("rule ", name, ": no text follows from it"));
       }
       node = *stuck;
     }
   }
 
   // What follows a tag cannot be taken out: the tag is free text otherwise.
-  absl::Status CheckTags() {
+  absl::Status CheckTags(absl::string_view source) {
     for (size_t expression = 0; expression < begins_.size(); ++expression) {
       if (KindOf(expression) != kTagDispatch) continue;
       const absl::Span<const int32_t> words = WordsOf(expression);
       for (size_t i = 1; i + kTagDispatchMore < words.size(); i += 2) {
         const auto rule = static_cast<size_t>(words[i]);
-        if (!IsFinite(RuleNode(rule))) return Endless(rule);
+        if (!IsFinite(RuleNode(rule))) return Endless(rule, source);
       }
     }
     return absl::OkStatus();
@@ -301,9 +338,9 @@ class Grammar {
 
 }  // namespace
 
-absl::StatusOr<bool> KeepFiniteTexts(json* grammar) {
+absl::StatusOr<bool> KeepFiniteTexts(absl::string_view source, json* grammar) {
   TANDEM_ASSIGN_OR_RETURN(Grammar read, Grammar::Read(*grammar));
-  TANDEM_ASSIGN_OR_RETURN(const bool changed, read.KeepFiniteTexts());
+  TANDEM_ASSIGN_OR_RETURN(const bool changed, read.KeepFiniteTexts(source));
   if (changed) (*grammar)["grammar_expr_data"] = read.words();
   return changed;
 }

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
+#include "common/grammar/finite_texts.h"
 #include "common/grammar/tags_json.h"
 #include "common/grammar/xgrammar_expressions.h"
 
@@ -212,7 +213,10 @@ class StringWriter {
 absl::StatusOr<std::string> JsonStringsOfLark(absl::string_view lark) {
   try {
     const xgrammar::Grammar grammar = xgrammar::Grammar::FromLark(std::string(lark));
-    return StringWriter(Json::parse(grammar.SerializeJSON())).Write();
+    Json json = Json::parse(grammar.SerializeJSON());
+    // Here, where its rules have their names.
+    TANDEM_RETURN_IF_ERROR(KeepFiniteTexts(lark, &json).status());
+    return StringWriter(json).Write();
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(error.what());
   }

@@ -73,7 +73,7 @@ TEST_F(SchemaGenerationTest, ErrorsNameTheTag) {
       .triggers = {"<"},
       .tags = {{.begin = "<f>", .content = {.form = Form::kJsonSchema, .text = "true"}, .end = "</f>"},
                {.begin = "<g>",
-                .content = {.form = Form::kJsonSchema, .text = R"({"type":"string","format":"colour"})"},
+                .content = {.form = Form::kJsonSchema, .text = R"({"type":"string","format":"regex"})"},
                 .end = "</g>"}}};
   const absl::Status status = CompileConstraint(ConstraintOfTags(tags, {}).value(), *vocabulary_).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));

@@ -296,7 +296,7 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     if (!warnings.texts().empty()) return Invalid(warnings.texts().front());
     nlohmann::json json = nlohmann::json::parse(grammar.SerializeJSON());
     TANDEM_RETURN_IF_ERROR(CheckRules(json));
-    TANDEM_ASSIGN_OR_RETURN(const bool pruned, KeepFiniteTexts(&json));
+    TANDEM_ASSIGN_OR_RETURN(const bool pruned, KeepFiniteTexts(whole.text, &json));
     if (pruned) {
       TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(json.dump()));
     }

@@ -1,6 +1,7 @@
 // SchemaCases: lists.
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,18 +27,28 @@ struct Lists {
   std::vector<const Assertion*> others;
 };
 
-// What item `index` must meet.
-Demands DemandsOf(const Lists& lists, size_t index) {
+// Items that count for `contains`, or for a list that must have one that breaks something.
+struct Counted {
+  Demands item;
+  Demands other;  // What an item meets that does not count, if there is a `most`.
+  size_t least = 1;
+  size_t most = kNoLimit;
+  std::vector<const JsonValue*> scopes;  // Schemas for which such an item is evaluated.
+};
+
+// What item `index` must meet, if it counts or if it does not.
+Demands DemandsOf(const Lists& lists, size_t index, const Counted* counts) {
   Demands demands;
+  if (counts != nullptr) demands = counts->item;
   std::vector<const JsonValue*> evaluated;  // Schemas for which it is.
+  if (counts != nullptr) evaluated = counts->scopes;
   for (const Assertion* group : lists.groups) {
-    const JsonValue* const first = group->schema->Find("prefixItems");
-    const JsonValue* const rest = group->schema->Find("items");
-    const JsonValue* said = rest;
-    std::string place = Below(group->place, "items");
-    if (first != nullptr && index < first->items.size()) {
-      said = &first->items[index];
-      place = Below(Below(group->place, "prefixItems"), std::to_string(index));
+    const ListItems list = ItemsOf(*group->schema);
+    const JsonValue* said = list.rest;
+    std::string place = Below(group->place, list.rest_name);
+    if (list.first != nullptr && index < list.first->items.size()) {
+      said = &list.first->items[index];
+      place = Below(Below(group->place, list.first_name), std::to_string(index));
     }
     if (said == nullptr) continue;
     demands.push_back({said, true, std::move(place)});
@@ -45,6 +56,7 @@ Demands DemandsOf(const Lists& lists, size_t index) {
   }
   for (const Assertion* rest : lists.unevaluated) {
     if (std::find(evaluated.begin(), evaluated.end(), rest->schema) != evaluated.end()) continue;
+    if (IsEvaluatedWithin(lists.unevaluated, *rest)) continue;
     demands.push_back({rest->schema->Find("unevaluatedItems"), true, rest->place});
   }
   for (const Assertion* other : lists.others) {
@@ -60,8 +72,9 @@ bool IsOpen(const Lists& lists, bool has_some) {
   bool has_first = false;
   bool has_rest = has_some || !lists.unevaluated.empty();
   for (const Assertion* group : lists.groups) {
-    has_first |= group->schema->Find("prefixItems") != nullptr;
-    has_rest |= group->schema->Find("items") != nullptr;
+    const ListItems list = ItemsOf(*group->schema);
+    has_first |= list.first != nullptr;
+    has_rest |= list.rest != nullptr;
   }
   return has_rest || !has_first;
 }
@@ -82,11 +95,13 @@ absl::Status CountItems(const Assertion& assertion, ArrayCase* array) {
   return absl::OkStatus();
 }
 
-absl::Status AddSome(const Assertion& assertion, ArrayCase* array) {
-  ArrayCase::SomeItems some;
+// `evaluates`: the list has `unevaluatedItems`, so that it matters which items match.
+absl::Status AddCounted(const Assertion& assertion, bool evaluates, std::optional<Counted>* counted) {
+  Counted some;
   if (assertion.kind == Kind::kSomeItem) {
     some.item = {assertion.demand};
   } else {
+    some.scopes = assertion.scopes;
     const JsonValue& schema = *assertion.schema;
     const JsonValue* const contains = schema.Find("contains");
     const JsonValue* const least = schema.Find("minContains");
@@ -95,16 +110,17 @@ absl::Status AddSome(const Assertion& assertion, ArrayCase* array) {
     some.least = least == nullptr ? 1 : CountOf(*least);
     some.most = most == nullptr ? kNoLimit : CountOf(*most);
     if (most != nullptr) some.other = {{contains, false, assertion.place}};
-    if (some.least == 0 && most == nullptr) return absl::OkStatus();
+    if (some.least == 0 && most == nullptr && !evaluates) return absl::OkStatus();
   }
-  if (array->some.has_value()) {
-    if (KeyOf(array->some->item) == KeyOf(some.item) && array->some->least == some.least &&
-        array->some->most == some.most) {
-      return absl::OkStatus();
-    }
+  if (!counted->has_value()) {
+    *counted = std::move(some);
+    return absl::OkStatus();
+  }
+  if (KeyOf((*counted)->item) != KeyOf(some.item) || (*counted)->least != some.least ||
+      (*counted)->most != some.most) {
     return InvalidAt(assertion.place, "several demands on some items: not supported together");
   }
-  array->some = std::move(some);
+  (*counted)->scopes.insert((*counted)->scopes.end(), some.scopes.begin(), some.scopes.end());
   return absl::OkStatus();
 }
 
@@ -113,6 +129,7 @@ absl::Status AddSome(const Assertion& assertion, ArrayCase* array) {
 absl::Status SchemaCases::AddArray(const Conjunct& conjunct, std::vector<Case>* cases) {
   ArrayCase array;
   Lists lists;
+  std::vector<const Assertion*> some;
   std::string unique_place;
   size_t num_first = 0;
   for (const Assertion& assertion : conjunct.assertions) {
@@ -121,32 +138,53 @@ absl::Status SchemaCases::AddArray(const Conjunct& conjunct, std::vector<Case>* 
     const bool is_keyword = assertion.kind == Kind::kKeyword;
     if (is_keyword && assertion.name == "items") {
       lists.groups.push_back(&assertion);
-      const JsonValue* const first = assertion.schema->Find("prefixItems");
+      const JsonValue* const first = ItemsOf(*assertion.schema).first;
       if (first != nullptr) num_first = std::max(num_first, first->items.size());
     } else if (is_keyword && assertion.name == "unevaluatedItems") {
       lists.unevaluated.push_back(&assertion);
     } else if (is_keyword && assertion.name == "uniqueItems") {
       if (assertion.schema->Find("uniqueItems")->boolean) unique_place = assertion.place;
     } else if (assertion.kind == Kind::kSomeItem || (is_keyword && assertion.name == "contains")) {
-      TANDEM_RETURN_IF_ERROR(AddSome(assertion, &array));
+      some.push_back(&assertion);
     } else {
       lists.others.push_back(&assertion);
       if (assertion.kind == Kind::kItem) num_first = std::max(num_first, assertion.index + 1);
     }
   }
   if (num_first > kMostFirst) return absl::ResourceExhaustedError("too large: more than 10,000 prefixItems");
-  array.rest = DemandsOf(lists, num_first);
-  if (IsNothing(array.rest)) {
-    array.most = std::min(array.most, num_first);
-  } else if (!IsOpen(lists, array.some.has_value()) && array.least <= num_first) {
+  std::optional<Counted> counted;
+  for (const Assertion* one : some) {
+    TANDEM_RETURN_IF_ERROR(AddCounted(*one, !lists.unevaluated.empty(), &counted));
+  }
+  if (counted.has_value()) {
+    const bool differs = !counted->scopes.empty() || !counted->other.empty();
+    array.some = {
+        .first = {}, .rest = {}, .least = counted->least, .most = counted->most, .differs = differs};
+  }
+  // Whether there may be an item `index`.
+  const auto add_item = [&](size_t index, Demands* plain, Demands* counting) {
+    *plain = DemandsOf(lists, index, nullptr);
+    if (!counted.has_value()) return !IsNothing(*plain);
+    plain->insert(plain->end(), counted->other.begin(), counted->other.end());
+    *counting = DemandsOf(lists, index, &*counted);
+    return !IsNothing(*plain) || !IsNothing(*counting);
+  };
+  Demands rest;
+  if (!add_item(num_first, &array.rest, &rest) ||
+      (!IsOpen(lists, counted.has_value()) && array.least <= num_first)) {
     array.most = std::min(array.most, num_first);
   }
+  if (counted.has_value()) array.some->rest = std::move(rest);
   for (size_t i = 0; i < std::min(num_first, array.most); ++i) {
     TANDEM_RETURN_IF_ERROR(budget_.Spend(static_cast<int64_t>(50 + 50 * lists.groups.size())));
-    array.first.push_back(DemandsOf(lists, i));
-    if (!IsNothing(array.first.back())) continue;
-    array.first.pop_back();
-    array.most = i;
+    Demands plain;
+    Demands counting;
+    if (!add_item(i, &plain, &counting)) {
+      array.most = i;
+      break;
+    }
+    array.first.push_back(std::move(plain));
+    if (counted.has_value()) array.some->first.push_back(std::move(counting));
   }
   if (array.least > array.most) return absl::OkStatus();
   if (!unique_place.empty() && array.most > 1) {

@@ -22,6 +22,7 @@ struct TypedKeyword {
 // Keywords that say something of values of one type only. Those on members and items work together: they are
 // asserted as properties and items.
 constexpr TypedKeyword kTypedKeywords[] = {
+    {"additionalItems", Type::kArray},
     {"additionalProperties", Type::kObject},
     {"contains", Type::kArray},
     {"exclusiveMaximum", Type::kNumber},
@@ -52,6 +53,11 @@ const TypedKeyword* FindTyped(absl::string_view name) {
   const auto found = std::find_if(std::begin(kTypedKeywords), std::end(kTypedKeywords),
                                   [&](const TypedKeyword& keyword) { return keyword.name == name; });
   return found == std::end(kTypedKeywords) ? nullptr : &*found;
+}
+
+// `exclusiveMinimum` of draft 4, which says how `minimum` is meant.
+bool IsFlagOfOther(absl::string_view name, const JsonValue& value) {
+  return value.Is(Type::kBoolean) && (name == "exclusiveMinimum" || name == "exclusiveMaximum");
 }
 
 TypeSet TypesOf(const JsonValue& type, bool* integers_only) {
@@ -100,6 +106,17 @@ DemandsKey KeyOf(const Demands& demands) {
   std::sort(key.begin(), key.end());
   key.erase(std::unique(key.begin(), key.end()), key.end());
   return key;
+}
+
+bool IsOnDependents(absl::string_view keyword) {
+  return keyword == "dependentRequired" || keyword == "dependentSchemas" || keyword == "dependencies";
+}
+
+bool IsEvaluatedWithin(const std::vector<const Assertion*>& all, const Assertion& rest) {
+  return std::any_of(all.begin(), all.end(), [&](const Assertion* one) {
+    return one->schema != rest.schema &&
+           std::find(one->scopes.begin(), one->scopes.end(), rest.schema) != one->scopes.end();
+  });
 }
 
 absl::StatusOr<std::vector<Conjunct>> DemandSplitter::Split(const Demands& demands) {
@@ -175,6 +192,7 @@ absl::Status DemandSplitter::Meet(const Demand& demand, State* state) {
   bool has_items = false;
   for (const auto& [name, value] : schema.members) {
     TANDEM_RETURN_IF_ERROR(budget_.Spend(30));
+    if (IsFlagOfOther(name, value)) continue;
     const TypedKeyword* const typed = FindTyped(name);
     if (typed == nullptr) {
       TANDEM_RETURN_IF_ERROR(MeetKeyword(inside, name, value, state));
@@ -186,7 +204,7 @@ absl::Status DemandSplitter::Meet(const Demand& demand, State* state) {
       if (std::exchange(has_properties, true)) continue;
       assertion.name = "properties";
       assertion.place = demand.place;
-    } else if (name == "items" || name == "prefixItems") {
+    } else if (name == "items" || name == "prefixItems" || name == "additionalItems") {
       if (std::exchange(has_items, true)) continue;
       assertion.name = "items";
       assertion.place = demand.place;
@@ -203,7 +221,7 @@ absl::Status DemandSplitter::MeetKeyword(const Demand& demand, const std::string
   const std::string place = Below(demand.place, name);
   const JsonValue& schema = *demand.schema;
   if (name == "$ref") {
-    const SchemaDocument::Place& target = document_.Target(value.text);
+    const SchemaPlace& target = document_.Target(value);
     state->open.push_back(Part(demand, *target.schema, true, target.pointer));
   } else if (name == "type") {
     bool integers_only = false;
@@ -238,12 +256,12 @@ absl::Status DemandSplitter::MeetKeyword(const Demand& demand, const std::string
     if (or_else != nullptr)
       otherwise.demands.push_back(Part(demand, *or_else, true, Below(demand.place, "else")));
     state->choices.push_back({std::move(when), std::move(otherwise)});
-  } else if (name == "dependentRequired" || name == "dependentSchemas") {
+  } else if (IsOnDependents(name)) {
     for (const auto& [member, needs] : value.members) {
       const std::string at = Below(place, member);
       // Anything but an object, or one without the member, or one with it and with what it needs.
       Option with{{}, {Has(member, true, at)}};
-      if (name == "dependentSchemas") {
+      if (!needs.Is(Type::kArray)) {
         with.demands.push_back(Part(demand, needs, true, at));
       } else {
         for (const JsonValue& one : needs.items) with.assertions.push_back(Has(one.text, true, at));
@@ -278,7 +296,10 @@ absl::Status DemandSplitter::MeetOneOf(const Demand& demand, const JsonValue& br
   return absl::OkStatus();
 }
 
-absl::Status DemandSplitter::Refute(const Demand& demand, State* state) {
+absl::Status DemandSplitter::Refute(const Demand& refuted, State* state) {
+  // What holds within a schema that does not evaluates nothing outside.
+  Demand demand = refuted;
+  demand.scopes.clear();
   // One of its keywords does not hold.
   Options options;
   for (const auto& [name, value] : demand.schema->members) {
@@ -291,13 +312,14 @@ absl::Status DemandSplitter::Refute(const Demand& demand, State* state) {
 absl::Status DemandSplitter::RefuteKeyword(const Demand& demand, const std::string& name,
                                            const JsonValue& value, Options* options) {
   TANDEM_RETURN_IF_ERROR(budget_.Spend(50));
+  if (IsFlagOfOther(name, value)) return absl::OkStatus();
   const std::string place = Below(demand.place, name);
   const JsonValue& schema = *demand.schema;
   const auto part = [&](const JsonValue& one, bool holds, std::string at) {
     return Part(demand, one, holds, std::move(at));
   };
   if (name == "$ref") {
-    const SchemaDocument::Place& target = document_.Target(value.text);
+    const SchemaPlace& target = document_.Target(value);
     options->push_back({{part(*target.schema, false, target.pointer)}, {}});
   } else if (name == "type") {
     bool integers_only = false;
@@ -345,8 +367,7 @@ absl::Status DemandSplitter::RefuteKeyword(const Demand& demand, const std::stri
   } else if (const TypedKeyword* const typed = FindTyped(name);
              typed != nullptr && typed->type == Type::kArray) {
     return RefuteArray(demand, name, value, options);
-  } else if (name == "dependentRequired" || name == "dependentSchemas" ||
-             (typed != nullptr && typed->type == Type::kObject)) {
+  } else if (IsOnDependents(name) || (typed != nullptr && typed->type == Type::kObject)) {
     return RefuteObject(demand, name, value, options);
   } else if (typed != nullptr) {
     Assertion assertion = Says(Kind::kKeyword, typed->type, place);
@@ -412,9 +433,9 @@ absl::Status DemandSplitter::RefuteObject(const Demand& demand, const std::strin
       breaks.demand = {&schema, false, Below(place, member)};
       options->push_back({{}, {Has(member, true, place), std::move(breaks)}});
     }
-  } else if (name == "dependentRequired" || name == "dependentSchemas") {
+  } else if (IsOnDependents(name)) {
     for (const auto& [member, needs] : value.members) {
-      if (name == "dependentSchemas") {
+      if (!needs.Is(Type::kArray)) {
         options->push_back({{Part(demand, needs, false, Below(place, member))}, {Has(member, true, place)}});
       }
       for (const JsonValue& one : needs.items) {
@@ -437,6 +458,7 @@ absl::Status DemandSplitter::RefuteArray(const Demand& demand, const std::string
                                          const JsonValue& value, Options* options) {
   const std::string place = Below(demand.place, name);
   const JsonValue& schema = *demand.schema;
+  const ListItems list = ItemsOf(schema);
   const auto refuse = [&] {
     return InvalidAt(place, "its opposite cannot be expressed: not supported here");
   };
@@ -446,7 +468,7 @@ absl::Status DemandSplitter::RefuteArray(const Demand& demand, const std::string
     assertion.holds = false;
     assertion.schema = &schema;
     options->push_back({{}, {std::move(assertion)}});
-  } else if (name == "prefixItems") {
+  } else if (&value == list.first) {
     for (size_t i = 0; i < value.items.size(); ++i) {
       Assertion least = Says(Kind::kLeastItems, Type::kArray, place);
       least.index = i + 1;
@@ -455,16 +477,16 @@ absl::Status DemandSplitter::RefuteArray(const Demand& demand, const std::string
       breaks.demand = {&value.items[i], false, absl::StrCat(place, "/", i)};
       options->push_back({{}, {std::move(least), std::move(breaks)}});
     }
-  } else if (name == "items") {
+  } else if (&value == list.rest) {
     if (value.IsBoolean(true)) return absl::OkStatus();
-    const JsonValue* const prefix = schema.Find("prefixItems");
+    const size_t num_first = list.first == nullptr ? 0 : list.first->items.size();
     if (value.IsBoolean(false)) {
       Assertion least = Says(Kind::kLeastItems, Type::kArray, place);
-      least.index = (prefix == nullptr ? 0 : prefix->items.size()) + 1;
+      least.index = num_first + 1;
       options->push_back({{}, {std::move(least)}});
       return absl::OkStatus();
     }
-    if (prefix != nullptr) return refuse();
+    if (num_first > 0) return refuse();
     Assertion some = Says(Kind::kSomeItem, Type::kArray, place);
     some.demand = {&value, false, place};
     options->push_back({{}, {std::move(some)}});
@@ -473,7 +495,7 @@ absl::Status DemandSplitter::RefuteArray(const Demand& demand, const std::string
     Assertion none = Says(Kind::kItems, Type::kArray, place);
     none.demand = {&value, false, place};
     options->push_back({{}, {std::move(none)}});
-  } else if (!value.IsBoolean(name == "unevaluatedItems")) {
+  } else if (name != "additionalItems" && !value.IsBoolean(name == "unevaluatedItems")) {
     // What holds in any case, uniqueItems false or unevaluatedItems true, has no opposite.
     return refuse();
   }

@@ -62,6 +62,14 @@ struct Assertion {
   std::vector<const JsonValue*> scopes;
 };
 
+// `dependentRequired`, `dependentSchemas`, or both in one as older drafts have it: lists of names, and
+// schemas.
+bool IsOnDependents(absl::string_view keyword);
+
+// Whether a schema within that of `rest` has the same keyword, `unevaluatedItems` or `unevaluatedProperties`:
+// all that it leaves is evaluated then. `all`: all assertions of that keyword.
+bool IsEvaluatedWithin(const std::vector<const Assertion*>& all, const Assertion& rest);
+
 // One way to meet demands: a value of one of these types, for which all that was asserted of its type holds.
 struct Conjunct {
   TypeSet types = kAllTypes;
@@ -112,7 +120,7 @@ class DemandSplitter {
   absl::Status MeetKeyword(const Demand& demand, const std::string& name, const JsonValue& value,
                            State* state);
   absl::Status MeetOneOf(const Demand& demand, const JsonValue& branches, State* state);
-  absl::Status Refute(const Demand& demand, State* state);
+  absl::Status Refute(const Demand& refuted, State* state);
   absl::Status RefuteKeyword(const Demand& demand, const std::string& name, const JsonValue& value,
                              Options* options);
   absl::Status RefuteValues(const std::vector<const JsonValue*>& values, const std::string& place,

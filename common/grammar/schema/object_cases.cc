@@ -78,6 +78,7 @@ Meaning MeaningOf(const Objects& objects, const std::string* name, const std::se
   }
   for (const Assertion* rest : objects.unevaluated) {
     if (std::find(evaluated.begin(), evaluated.end(), rest->schema) != evaluated.end()) continue;
+    if (IsEvaluatedWithin(objects.unevaluated, *rest)) continue;
     meaning.demands.push_back({rest->schema->Find("unevaluatedProperties"), true, rest->place});
     meaning.listed = true;
   }

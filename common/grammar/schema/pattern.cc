@@ -199,10 +199,15 @@ class PatternParser {
         const auto is_one = [](const CodeRanges& ranges) {
           return ranges.size() == 1 && ranges[0].first == ranges[0].last;
         };
-        if (!is_one(first) || !is_one(last) || first[0].first > last[0].first) {
+        if (!is_one(first) || !is_one(last)) {
+          // Beside \w or its like the dash stands for itself, as in ECMA-262 without the flag u.
+          first.push_back({'-', '-'});
+          first.insert(first.end(), last.begin(), last.end());
+        } else if (first[0].first > last[0].first) {
           return Fail("expected a range of characters, the lesser one first");
+        } else {
+          first[0].last = last[0].last;
         }
-        first[0].last = last[0].last;
       }
       all.insert(all.end(), first.begin(), first.end());
     }

@@ -1,5 +1,6 @@
 #include "common/grammar/schema/regex_grammar.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -34,6 +35,26 @@ bool IsOneCharacter(const Node& node) {
 
 bool TakesNothing(const Node& node) {
   return node.kind == NodeKind::kSequence && node.children.empty();
+}
+
+// Whether no text matches.
+bool IsHopeless(const Node& node) {
+  const auto all = [&] { return std::all_of(node.children.begin(), node.children.end(), IsHopeless); };
+  const auto any = [&] { return std::any_of(node.children.begin(), node.children.end(), IsHopeless); };
+  switch (node.kind) {
+    case NodeKind::kCharacter:
+      return node.characters.empty();
+    case NodeKind::kSequence:
+      return any();
+    case NodeKind::kChoice:
+      return all();
+    case NodeKind::kRepeat:
+      return node.least > 0 && any();
+    case NodeKind::kBegin:
+    case NodeKind::kEnd:
+      break;
+  }
+  return false;
 }
 
 class EbnfWriter {
@@ -135,7 +156,7 @@ absl::StatusOr<std::string> GrammarWithLookAhead(const std::string& regex) {
   WorkBudget budget(kMaxLookAheadWork);
   const absl::StatusOr<Language> texts = pattern.ToLanguage(&budget);
   if (!texts.ok()) return absl::InvalidArgumentError(texts.status().message());
-  if (texts->IsEmpty()) return absl::InvalidArgumentError("no text matches it");
+  if (texts->IsEmpty()) return absl::InvalidArgumentError("no text matches");
   RuleSet rules;
   const size_t root = rules.AddRule();
   TANDEM_ASSIGN_OR_RETURN(const size_t rule, JsonRules(&rules, JsonLayout::kCompact).TextsOf(*texts));
@@ -154,6 +175,7 @@ absl::StatusOr<std::string> GrammarOfRegex(absl::string_view regex) {
     return absl::InvalidArgumentError(grammar.status().message());
   }
   TANDEM_ASSIGN_OR_RETURN(const Pattern pattern, Pattern::Parse(regex));
+  if (IsHopeless(pattern.node())) return absl::InvalidArgumentError("no text matches");
   EbnfWriter writer;
   TANDEM_RETURN_IF_ERROR(writer.Add(pattern.node(), /*at_begin=*/true, /*at_end=*/true));
   return absl::StrCat("root ::= ", std::move(writer).Take(), "\n");

@@ -35,7 +35,7 @@ TEST(RegexGrammarTest, ExpressionsBecomeGrammars) {
   EXPECT_EQ(Root("a{2}[b-d]{2,}(a|b){0,3}x{0}"), R"("a"{2,2} [b-d]{2,} ("a" | "b"){0,3} "")");
   EXPECT_EQ(Root("(a*)*"), R"(("a"*)*)");
   EXPECT_EQ(Root("()*"), R"("")");
-  EXPECT_EQ(Root("[^\\s\\S]"), R"([^\u0000-\U0010ffff])");
+  EXPECT_EQ(Root("[^\\s\\S]|a"), R"(([^\u0000-\U0010ffff] | "a"))");
   EXPECT_EQ(Root("(?P<first_1>a)(?<b2>b)(?:c)"), R"("abc")");
   EXPECT_EQ(Root("a\\u{10ffff}*b"), R"("a" [\U0010ffff]* "b")");
 }
@@ -65,7 +65,22 @@ TEST(RegexGrammarTest, WhatStandsInFrontMayBeLookedAheadFor) {
   EXPECT_EQ(Root("^(?=.*b)[ab]{1}$"), "r1\nr1 ::= \"b\"");
   EXPECT_EQ(Root("(?!a)[ab]"), "r1\nr1 ::= \"b\"");
   EXPECT_THAT(WhyNot("a(?=b)"), HasSubstr("byte 3: look around"));
-  EXPECT_THAT(WhyNot("(?=a)b"), HasSubstr("no text matches it"));
+  EXPECT_THAT(WhyNot("(?=a)b"), HasSubstr("no text matches"));
+}
+
+TEST(RegexGrammarTest, SaysWhatMatchesNothing) {
+  for (const char* regex : {"[^\\s\\S]", "a[]b", "a([^\\w\\W]|[]){2}", "[]+"})
+    EXPECT_EQ(WhyNot(regex), "no text matches") << regex;
+  EXPECT_EQ(Root("a[]*"), R"("a" [^\u0000-\U0010ffff]*)");
+}
+
+TEST(RegexGrammarTest, ADashBesideAClassStandsForItself) {
+  EXPECT_EQ(Root("[\\d-.]"), "[\\u002d-\\u002e0-9]");
+  EXPECT_EQ(Root("[a-\\d]"), "[\\u002d0-9a]");
+  EXPECT_EQ(Root("[\\d-x-z]"), "[\\u002d0-9xz]");
+  EXPECT_EQ(Root("[\\d-\\d]"), "[\\u002d0-9]");
+  EXPECT_EQ(Root("[\\d-]"), "[\\u002d0-9]");
+  EXPECT_THAT(WhyNot("[z-a]"), HasSubstr("byte 4: expected a range"));
 }
 
 TEST(RegexGrammarTest, RefusesByPlace) {

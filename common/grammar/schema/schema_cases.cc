@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -208,10 +209,11 @@ absl::Status SchemaCases::AddString(const Conjunct& conjunct, std::vector<Case>*
   return absl::OkStatus();
 }
 
-absl::StatusOr<Language> SchemaCases::MakeLanguage(const std::string& name, const JsonValue& operand) {
+absl::StatusOr<Language> SchemaCases::MakeLanguage(const JsonValue& schema, const std::string& name) {
+  const JsonValue& operand = *schema.Find(name);
   if (name == "format") {
     const std::optional<absl::string_view> pattern = PatternOfFormat(operand.text);
-    if (!pattern.has_value() && SaysNothing(operand.text)) return Language::All();
+    if (!IsStandardFormat(operand.text)) return Language::All();
     if (!pattern.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat("not supported, expected one of ", KnownFormats()));
     }
@@ -220,11 +222,13 @@ absl::StatusOr<Language> SchemaCases::MakeLanguage(const std::string& name, cons
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string number, PlainDecimal(operand.text));
   if (name == "multipleOf") return MultiplesOf(number, &budget_);
-  if (name == "minimum" || name == "exclusiveMinimum") {
-    return NumbersFrom(number, name == "exclusiveMinimum", &budget_);
-  }
+  const bool is_least = absl::EndsWith(name, "inimum");
+  // As draft 4 says that the number itself is left out.
+  const JsonValue* const flag = schema.Find(is_least ? "exclusiveMinimum" : "exclusiveMaximum");
+  const bool exclusive = absl::StartsWith(name, "exclusive") || (flag != nullptr && flag->IsBoolean(true));
+  if (is_least) return NumbersFrom(number, exclusive, &budget_);
   TANDEM_ASSIGN_OR_RETURN(const Language all, AllNumbers(&budget_));
-  TANDEM_ASSIGN_OR_RETURN(const Language above, NumbersFrom(number, name == "maximum", &budget_));
+  TANDEM_ASSIGN_OR_RETURN(const Language above, NumbersFrom(number, !exclusive, &budget_));
   return Language::Subtract(all, above, &budget_);
 }
 
@@ -233,7 +237,7 @@ absl::StatusOr<const Language*> SchemaCases::LanguageOf(const JsonValue& schema,
   if (name == "pattern") return PatternLanguage(schema.Find(name)->text, place);
   auto& language = languages_[{&schema, name}];
   if (language == nullptr) {
-    absl::StatusOr<Language> made = MakeLanguage(name, *schema.Find(name));
+    absl::StatusOr<Language> made = MakeLanguage(schema, name);
     if (!made.ok()) return At(place, made.status());
     language = std::make_unique<const Language>(*std::move(made));
   }
@@ -273,9 +277,13 @@ absl::StatusOr<bool> SchemaCases::HasNoCase(const Demands& demands) {
         TANDEM_ASSIGN_OR_RETURN(empty, IsSurelyEmpty(member.value));
       }
     } else if (const auto* const array = std::get_if<ArrayCase>(&one)) {
+      const auto at = [](const auto& items, size_t i) -> const Demands& {
+        return i < items.first.size() ? items.first[i] : items.rest;
+      };
       for (size_t i = 0; i < std::min(array->least, array->first.size() + 1) && !empty; ++i) {
-        TANDEM_ASSIGN_OR_RETURN(empty,
-                                IsSurelyEmpty(i < array->first.size() ? array->first[i] : array->rest));
+        TANDEM_ASSIGN_OR_RETURN(empty, IsSurelyEmpty(at(*array, i)));
+        if (!empty || !array->some.has_value()) continue;
+        TANDEM_ASSIGN_OR_RETURN(empty, IsSurelyEmpty(at(*array->some, i)));
       }
     }
     if (!empty) return false;

@@ -37,11 +37,15 @@ struct StringCase {
 };
 
 struct ArrayCase {
+  // Items that are counted, which meet other demands than the others: those on the first items, and on the
+  // rest.
   struct SomeItems {
-    Demands item;
-    Demands other;  // What an item meets that does not count, if there is a `most`.
+    std::vector<Demands> first;
+    Demands rest;
     size_t least = 1;
     size_t most = kNoLimit;
+    // An item that counts need not meet what those that do not count must meet.
+    bool differs = false;
   };
   std::vector<Demands> first;  // Of the first items, one by one.
   Demands rest;                // Of those behind them.
@@ -121,10 +125,10 @@ class SchemaCases : public DemandSplitter::Emptiness {
   absl::Status AddObject(const Conjunct& conjunct, std::vector<Case>* cases);
   absl::Status AddOthers(const Demands& names, const OtherNames& others, ObjectCase* object);
 
-  // What a keyword on numbers or strings says. A `format` that says nothing has all texts.
+  // What a keyword on numbers or strings says. A `format` that JSON Schema does not define has all texts.
   absl::StatusOr<const Language*> LanguageOf(const JsonValue& schema, const std::string& name,
                                              const std::string& place);
-  absl::StatusOr<Language> MakeLanguage(const std::string& name, const JsonValue& operand);
+  absl::StatusOr<Language> MakeLanguage(const JsonValue& schema, const std::string& name);
   absl::StatusOr<const Language*> PatternLanguage(const std::string& pattern, const std::string& place);
   // All values, if there are no more than `most` and it is easily seen.
   absl::StatusOr<std::optional<std::vector<JsonValue>>> FiniteValues(const Demands& demands, size_t most);

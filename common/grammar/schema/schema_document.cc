@@ -3,19 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <iterator>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/schema/formats.h"
 #include "common/grammar/schema/numbers.h"
@@ -28,16 +23,21 @@ using Type = JsonValue::Type;
 
 // What the value of a keyword must be.
 enum class Form : uint8_t {
-  kAnnotation,  // Whatever: it says nothing of what is valid.
-  kPart,        // A schema for the same value.
-  kParts,       // A list of these, not empty.
-  kPartMap,     // An object of these.
-  kChild,       // A schema for values inside.
-  kChildren,    // A list of these.
-  kChildMap,    // An object of these.
-  kPatternMap,  // An object of these, each for the names that match a pattern.
+  kAnnotation,    // Whatever: it says nothing of what is valid.
+  kPart,          // A schema for the same value.
+  kParts,         // A list of these, not empty.
+  kPartMap,       // An object of these.
+  kChild,         // A schema for values inside.
+  kChildren,      // A list of these.
+  kChildMap,      // An object of these.
+  kPatternMap,    // An object of these, each for the names that match a pattern.
+  kItems,         // A schema for values inside, or a list of these for one after the other.
+  kOtherItems,    // A schema for those behind such a list.
+  kDependencies,  // An object of schemas for the same value and of lists of names.
   kCount,
   kNumber,
+  kLimit,  // A number, or whether that of another keyword is left out.
+  kName,
   kDivisor,
   kFlag,
   kTexts,
@@ -59,9 +59,11 @@ constexpr Keyword kKeywords[] = {
     {"$comment", Form::kAnnotation},
     {"$defs", Form::kAnnotation},
     {"$dynamicAnchor", Form::kAnnotation},
+    {"$id", Form::kName},
     {"$ref", Form::kReference},
     {"$schema", Form::kAnnotation},
     {"$vocabulary", Form::kAnnotation},
+    {"additionalItems", Form::kOtherItems},
     {"additionalProperties", Form::kChild},
     {"allOf", Form::kParts},
     {"anyOf", Form::kParts},
@@ -72,6 +74,7 @@ constexpr Keyword kKeywords[] = {
     {"contentSchema", Form::kAnnotation},
     {"default", Form::kAnnotation},
     {"definitions", Form::kAnnotation},
+    {"dependencies", Form::kDependencies},
     {"dependentRequired", Form::kTextsMap},
     {"dependentSchemas", Form::kPartMap},
     {"deprecated", Form::kAnnotation},
@@ -84,12 +87,13 @@ constexpr Keyword kKeywords[] = {
     {"errorMessage", Form::kAnnotation},
     {"example", Form::kAnnotation},
     {"examples", Form::kAnnotation},
-    {"exclusiveMaximum", Form::kNumber},
-    {"exclusiveMinimum", Form::kNumber},
+    {"exclusiveMaximum", Form::kLimit},
+    {"exclusiveMinimum", Form::kLimit},
     {"externalDocs", Form::kAnnotation},
     {"format", Form::kFormat},
+    {"id", Form::kName},
     {"if", Form::kPart},
-    {"items", Form::kChild},
+    {"items", Form::kItems},
     {"markdownDescription", Form::kAnnotation},
     {"maxContains", Form::kCount},
     {"maxItems", Form::kCount},
@@ -153,28 +157,18 @@ std::string Shown(const JsonValue& value) {
   return "an object";
 }
 
-// "a%20b~1c" of a URI's fragment is "a b/c".
-absl::StatusOr<std::string> Unescaped(absl::string_view part) {
-  std::string text;
-  for (size_t i = 0; i < part.size(); ++i) {
-    if (part[i] != '%') {
-      text.push_back(part[i]);
-      continue;
-    }
-    uint32_t byte = 0;
-    if (i + 2 >= part.size() || !absl::SimpleHexAtoi(part.substr(i + 1, 2), &byte)) {
-      return absl::InvalidArgumentError("expected two hexadecimal digits after %");
-    }
-    text.push_back(static_cast<char>(byte));
-    i += 2;
-  }
-  return absl::StrReplaceAll(text, {{"~1", "/"}, {"~0", "~"}});
-}
-
 }  // namespace
 
 std::string Below(absl::string_view place, absl::string_view name) {
   return absl::StrCat(place, "/", PrintableText(absl::StrReplaceAll(name, {{"~", "~0"}, {"/", "~1"}})));
+}
+
+ListItems ItemsOf(const JsonValue& schema) {
+  const JsonValue* const items = schema.Find("items");
+  if (items != nullptr && items->Is(Type::kArray)) {
+    return {items, "items", schema.Find("additionalItems"), "additionalItems"};
+  }
+  return {schema.Find("prefixItems"), "prefixItems", items, "items"};
 }
 
 absl::Status InvalidAt(absl::string_view place, absl::string_view what) {
@@ -189,7 +183,7 @@ absl::Status At(absl::string_view place, const absl::Status& status) {
 // One walk over a schema and all that it refers to.
 class SchemaReader {
  public:
-  explicit SchemaReader(SchemaDocument* document) : document_(*document) {}
+  explicit SchemaReader(SchemaDocument* document) : document_(*document), references_(&document->root_) {}
 
   absl::Status Read() {
     Visit(document_.root_, "#");
@@ -213,18 +207,40 @@ class SchemaReader {
   absl::Status ReadSchema(const JsonValue& schema, const std::string& place) {
     if (schema.Is(Type::kBoolean)) return absl::OkStatus();
     if (!schema.Is(Type::kObject)) return InvalidAt(place, "expected a schema: an object, true or false");
+    TANDEM_RETURN_IF_ERROR(CheckSpellings(schema, place));
     for (const auto& [name, value] : schema.members) {
       if (absl::StartsWith(name, "x-")) continue;
       const std::string at = Below(place, name);
-      if (name == "$id") {
-        // It would change what references below it mean.
-        if (&schema != &document_.root_) return InvalidAt(at, "not supported inside a schema");
-        continue;
-      }
       const auto known = std::find_if(std::begin(kKeywords), std::end(kKeywords),
                                       [&name = name](const Keyword& one) { return one.name == name; });
       if (known == std::end(kKeywords)) return InvalidAt(at, "not supported");
       TANDEM_RETURN_IF_ERROR(ReadKeyword(schema, known->form, value, at));
+    }
+    return absl::OkStatus();
+  }
+
+  // Spellings of older drafts beside those of today that say something else.
+  static absl::Status CheckSpellings(const JsonValue& schema, const std::string& place) {
+    const ListItems list = ItemsOf(schema);
+    if (schema.Find("prefixItems") != nullptr) {
+      if (list.first_name != "prefixItems") {
+        return InvalidAt(Below(place, "items"), "expected a schema beside prefixItems, or a list without it");
+      }
+      if (schema.Find("additionalItems") != nullptr) {
+        return InvalidAt(Below(place, "additionalItems"), "expected items in its place beside prefixItems");
+      }
+    }
+    for (const auto& [flag, limit] :
+         {std::pair("exclusiveMinimum", "minimum"), std::pair("exclusiveMaximum", "maximum")}) {
+      const JsonValue* const exclusive = schema.Find(flag);
+      if (exclusive != nullptr && exclusive->IsBoolean(true) && schema.Find(limit) == nullptr) {
+        return InvalidAt(Below(place, flag), absl::StrCat("expected a number, or ", limit, " beside true"));
+      }
+    }
+    const JsonValue* const id = schema.Find("id");
+    const JsonValue* const new_id = schema.Find("$id");
+    if (id != nullptr && new_id != nullptr && !AreEqual(*id, *new_id)) {
+      return InvalidAt(Below(place, "id"), "another one than $id");
     }
     return absl::OkStatus();
   }
@@ -240,6 +256,27 @@ class SchemaReader {
         return absl::OkStatus();
       case Form::kChild:
         Visit(value, at);
+        return absl::OkStatus();
+      case Form::kItems:
+        if (!value.Is(Type::kArray)) {
+          Visit(value, at);
+          return absl::OkStatus();
+        }
+        for (size_t i = 0; i < value.items.size(); ++i) Visit(value.items[i], absl::StrCat(at, "/", i));
+        return absl::OkStatus();
+      case Form::kOtherItems:
+        // Without a list in front it says nothing.
+        if (&value == ItemsOf(schema).rest) Visit(value, at);
+        return absl::OkStatus();
+      case Form::kDependencies:
+        if (!value.Is(Type::kObject)) return InvalidAt(at, "expected an object");
+        for (const auto& [name, needs] : value.members) {
+          if (!needs.Is(Type::kArray)) {
+            VisitPart(schema, needs, Below(at, name));
+          } else if (!AreTexts(needs)) {
+            return InvalidAt(Below(at, name), "expected a list of texts or a schema");
+          }
+        }
         return absl::OkStatus();
       case Form::kParts:
       case Form::kChildren:
@@ -271,10 +308,15 @@ class SchemaReader {
   // What has no schemas inside.
   absl::Status ReadPlain(Form form, const JsonValue& value, const std::string& at) {
     switch (form) {
+      case Form::kLimit:
+        if (value.Is(Type::kBoolean)) return absl::OkStatus();
+        return ReadNumber(form, value, at);
       case Form::kCount:
       case Form::kNumber:
       case Form::kDivisor:
         return ReadNumber(form, value, at);
+      case Form::kName:
+        return value.Is(Type::kString) ? absl::OkStatus() : InvalidAt(at, "expected a text");
       case Form::kFlag:
         return value.Is(Type::kBoolean) ? absl::OkStatus() : InvalidAt(at, "expected true or false");
       case Form::kTexts:
@@ -334,64 +376,10 @@ class SchemaReader {
 
   absl::Status ReadReference(const JsonValue& schema, const JsonValue& value, const std::string& at) {
     if (!value.Is(Type::kString)) return InvalidAt(at, "expected a text");
-    const std::string& reference = value.text;
-    const absl::string_view within = WithinDocument(reference);
-    if (!absl::StartsWith(within, "#")) {
-      return InvalidAt(at, "expected a place in this schema, as #/$defs/NAME");
-    }
-    const JsonValue* target = &document_.root_;
-    if (within.size() > 1 && within[1] != '/') {
-      TANDEM_RETURN_IF_ERROR(FindAnchors());
-      const auto anchor = anchors_.find(within.substr(1));
-      if (anchor == anchors_.end()) {
-        return InvalidAt(at, absl::StrCat(PrintableText(reference), " does not exist"));
-      }
-      target = anchor->second;
-    } else if (within.size() > 1) {
-      for (const absl::string_view part : absl::StrSplit(within.substr(2), '/')) {
-        const absl::StatusOr<std::string> name = Unescaped(part);
-        if (!name.ok()) return At(at, name.status());
-        size_t index = 0;
-        const bool is_index = target->Is(Type::kArray) && absl::SimpleAtoi(*name, &index) &&
-                              index < target->items.size() && absl::StrCat(index) == *name;
-        target = is_index ? &target->items[index] : target->Find(*name);
-        if (target == nullptr) {
-          return InvalidAt(at, absl::StrCat(PrintableText(reference), " does not exist"));
-        }
-      }
-    }
-    document_.targets_.emplace(reference, SchemaDocument::Place{target, PrintableText(within)});
-    VisitPart(schema, *target, std::string(within));
-    return absl::OkStatus();
-  }
-
-  // A reference without the document's own address, if it begins with that.
-  absl::string_view WithinDocument(absl::string_view reference) const {
-    const JsonValue* const id = document_.root_.Find("$id");
-    if (id == nullptr || !id->Is(Type::kString) || id->text.empty()) return reference;
-    absl::string_view rest = reference;
-    if (!absl::ConsumePrefix(&rest, absl::StripSuffix(id->text, "#"))) return reference;
-    return rest.empty() ? absl::string_view("#") : rest;
-  }
-
-  // Where the schemas are that `$anchor` gives names. Values that are no schemas are not looked into.
-  absl::Status FindAnchors() {
-    if (std::exchange(found_anchors_, true)) return absl::OkStatus();
-    std::vector<const JsonValue*> open = {&document_.root_};
-    while (!open.empty()) {
-      const JsonValue& value = *open.back();
-      open.pop_back();
-      for (const JsonValue& item : value.items) open.push_back(&item);
-      for (const auto& [name, member] : value.members) {
-        if (name == "$anchor" && member.Is(Type::kString) && !anchors_.emplace(member.text, &value).second) {
-          return InvalidAt("#", absl::StrCat("two schemas have the $anchor ", PrintableText(member.text)));
-        }
-        constexpr absl::string_view kValues[] = {"const", "default", "enum", "example", "examples"};
-        if (std::find(std::begin(kValues), std::end(kValues), name) == std::end(kValues)) {
-          open.push_back(&member);
-        }
-      }
-    }
+    absl::StatusOr<SchemaPlace> target = references_.Follow(value);
+    if (!target.ok()) return At(at, target.status());
+    VisitPart(schema, *target->schema, target->pointer);
+    document_.targets_.emplace(&value, *std::move(target));
     return absl::OkStatus();
   }
 
@@ -421,11 +409,10 @@ class SchemaReader {
   }
 
   SchemaDocument& document_;
+  const SchemaReferences references_;
   std::deque<std::pair<const JsonValue*, std::string>> open_;  // Still to be looked at.
   std::map<const JsonValue*, std::string> places_;
   std::map<const JsonValue*, std::vector<const JsonValue*>> parts_;
-  std::map<std::string, const JsonValue*, std::less<>> anchors_;
-  bool found_anchors_ = false;
 };
 
 absl::StatusOr<std::unique_ptr<const SchemaDocument>> SchemaDocument::Read(absl::string_view text,

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/grammar/schema/json_value.h"
 #include "common/grammar/schema/pattern.h"
+#include "common/grammar/schema/references.h"
 
 namespace tandem {
 
@@ -20,13 +21,9 @@ class SchemaDocument {
   // InvalidArgument names the place as a JSON pointer: "#/properties/a/pattern: byte 2: ...".
   static absl::StatusOr<std::unique_ptr<const SchemaDocument>> Read(absl::string_view text, size_t max_depth);
 
-  struct Place {
-    const JsonValue* schema = nullptr;
-    std::string pointer;
-  };
   const JsonValue& root() const { return root_; }
-  // Of a `$ref` in a schema that counts.
-  const Place& Target(const std::string& reference) const { return targets_.at(reference); }
+  // Where a `$ref` leads, by its value in a schema that counts.
+  const SchemaPlace& Target(const JsonValue& reference) const { return targets_.at(&reference); }
   // Of a `pattern` or of the name of a member of `patternProperties`.
   const Pattern& PatternOf(const std::string& text) const { return patterns_.at(text); }
 
@@ -34,9 +31,19 @@ class SchemaDocument {
   friend class SchemaReader;
 
   JsonValue root_;
-  std::map<std::string, Place> targets_;
+  std::map<const JsonValue*, SchemaPlace> targets_;
   std::map<std::string, Pattern> patterns_;
 };
+
+// What a schema says of the items of lists, and where: in `prefixItems` and `items`, or as drafts before
+// 2020-12 have it, in a list of `items` and in `additionalItems`.
+struct ListItems {
+  const JsonValue* first = nullptr;  // Schemas for the first items, if it has such a list.
+  absl::string_view first_name;
+  const JsonValue* rest = nullptr;  // For those behind them.
+  absl::string_view rest_name;
+};
+ListItems ItemsOf(const JsonValue& schema);
 
 // A place below another one.
 std::string Below(absl::string_view place, absl::string_view name);

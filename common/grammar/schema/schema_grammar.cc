@@ -236,16 +236,15 @@ absl::StatusOr<size_t> GrammarMaker::RuleOfCounted(const ArrayCase& array) {
           rules_.Add(rule, count == 0 ? json_.Open('[') + Sequence{RuleSet::Text("]")} : json_.Close(']')));
     }
     if (bounded && count == array.most) continue;
-    const Demands& item = count < array.first.size() ? array.first[count] : array.rest;
     const size_t next = std::min(count + 1, most_items);
     for (const bool counts : {true, false}) {
       if (counts && found == some.most) continue;
-      Demands demands = item;
-      const Demands& more = counts ? some.item : some.other;
-      demands.insert(demands.end(), more.begin(), more.end());
-      TANDEM_ASSIGN_OR_RETURN(const size_t one, RuleOf(demands));
       const size_t now = counts ? std::min(found + 1, most_some) : found;
-      if (counts && now == found && some.most == kNoLimit) continue;
+      // Where no more need to count, an item that would is one of the others.
+      if (counts && now == found && some.most == kNoLimit && !some.differs) continue;
+      const std::vector<Demands>& first = counts ? some.first : array.first;
+      const Demands& demands = count < first.size() ? first[count] : counts ? some.rest : array.rest;
+      TANDEM_ASSIGN_OR_RETURN(const size_t one, RuleOf(demands));
       TANDEM_RETURN_IF_ERROR(
           rules_.Add(rule, (count == 0 ? json_.Open('[') : json_.Comma()) +
                                Sequence{RuleSet::Rule(one), RuleSet::Rule(rules({next, now}))}));

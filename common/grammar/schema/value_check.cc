@@ -86,8 +86,10 @@ absl::StatusOr<bool> SchemaCases::IsValidByKeyword(const JsonValue& value, const
   }
   if (name == "const") return AreEqual(value, operand);
   if (name == "enum") return IsListed(value, operand);
-  const bool says = name == "minimum" || name == "maximum" || name == "exclusiveMinimum" ||
-                    name == "exclusiveMaximum" || name == "multipleOf";
+  // `exclusiveMinimum` of draft 4 is part of `minimum`.
+  const bool says =
+      operand.Is(Type::kNumber) && (name == "minimum" || name == "maximum" || name == "exclusiveMinimum" ||
+                                    name == "exclusiveMaximum" || name == "multipleOf");
   if (value.Is(Type::kNumber) && says) {
     TANDEM_ASSIGN_OR_RETURN(const Language* const numbers, LanguageOf(schema, name, Below(place, name)));
     absl::StatusOr<std::string> plain = PlainDecimal(value.text);
@@ -134,7 +136,7 @@ absl::StatusOr<bool> SchemaCases::IsValidPart(const JsonValue& value, const Json
                                               const std::string& name, const JsonValue& operand,
                                               const std::string& place) {
   if (name == "$ref") {
-    const SchemaDocument::Place& target = document_.Target(operand.text);
+    const SchemaPlace& target = document_.Target(operand);
     return IsValid(value, *target.schema, target.pointer);
   }
   if (name == "not") {
@@ -168,13 +170,13 @@ absl::StatusOr<bool> SchemaCases::IsValidArray(const JsonValue& value, const Jso
   if (name == "unevaluatedItems" && !operand.IsBoolean(true)) {
     return InvalidAt(at, "not supported together with lists as values");
   }
-  if (name == "items" || name == "prefixItems") {
-    const JsonValue* const first = schema.Find("prefixItems");
-    const size_t num_first = first == nullptr ? 0 : first->items.size();
+  if (const ListItems list = ItemsOf(schema); &operand == list.first || &operand == list.rest) {
+    const bool is_rest = &operand == list.rest;
+    const size_t num_first = list.first == nullptr ? 0 : list.first->items.size();
     for (size_t i = 0; i < value.items.size(); ++i) {
-      if ((name == "items") != (i >= num_first)) continue;
+      if (is_rest != (i >= num_first)) continue;
       TANDEM_ASSIGN_OR_RETURN(const bool valid,
-                              IsValid(value.items[i], name == "items" ? operand : operand.items[i], at));
+                              IsValid(value.items[i], is_rest ? operand : operand.items[i], at));
       if (!valid) return false;
     }
   } else if (name == "contains") {
@@ -207,10 +209,10 @@ absl::StatusOr<bool> SchemaCases::IsValidObject(const JsonValue& value, const Js
   if (name == "unevaluatedProperties" && !operand.IsBoolean(true)) {
     return InvalidAt(at, "not supported together with objects as values");
   }
-  if (name == "dependentRequired" || name == "dependentSchemas") {
+  if (IsOnDependents(name)) {
     for (const auto& [member, needs] : operand.members) {
       if (value.Find(member) == nullptr) continue;
-      TANDEM_ASSIGN_OR_RETURN(const bool valid, name == "dependentRequired"
+      TANDEM_ASSIGN_OR_RETURN(const bool valid, needs.Is(Type::kArray)
                                                     ? absl::StatusOr<bool>(HasMembers(value, needs))
                                                     : IsValid(value, needs, Below(at, member)));
       if (!valid) return false;
