@@ -213,9 +213,10 @@ class StringWriter {
 absl::StatusOr<std::string> JsonStringsOfLark(absl::string_view lark) {
   try {
     const xgrammar::Grammar grammar = xgrammar::Grammar::FromLark(std::string(lark));
-    Json json = Json::parse(grammar.SerializeJSON());
-    // Here, where its rules have their names.
-    TANDEM_RETURN_IF_ERROR(KeepFiniteTexts(lark, &json).status());
+    const Json json = Json::parse(grammar.SerializeJSON());
+    // Here, where its rules have their names. What never ends is taken out of what is written.
+    Json checked = json;
+    TANDEM_RETURN_IF_ERROR(KeepFiniteTexts(lark, &checked).status());
     return StringWriter(json).Write();
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(error.what());

@@ -158,7 +158,7 @@ absl::Status SchemaCases::AddArray(const Conjunct& conjunct, std::vector<Case>* 
   }
   if (counted.has_value()) {
     const bool differs = !counted->scopes.empty() || !counted->other.empty();
-    array.some = {
+    array.some = ArrayCase::SomeItems{
         .first = {}, .rest = {}, .least = counted->least, .most = counted->most, .differs = differs};
   }
   // Whether there may be an item `index`.

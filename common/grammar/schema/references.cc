@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <iterator>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 
@@ -49,16 +49,20 @@ absl::Status DoesNotExist(absl::string_view reference) {
   return absl::InvalidArgumentError(absl::StrCat(PrintableText(reference), " does not exist"));
 }
 
+bool IsOneOf(absl::string_view name, std::initializer_list<absl::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // The parts of a URI without a fragment.
-struct UriParts {
+struct Uri {
   std::optional<std::string> scheme;
   std::optional<std::string> authority;
   std::string path;
   std::optional<std::string> query;
 };
 
-UriParts PartsOf(absl::string_view uri) {
-  UriParts parts;
+Uri PartsOf(absl::string_view uri) {
+  Uri parts;
   const size_t colon = uri.find(':');
   if (colon != absl::string_view::npos && colon > 0 && uri.find_first_of("/?") > colon) {
     parts.scheme = absl::AsciiStrToLower(uri.substr(0, colon));
@@ -97,8 +101,8 @@ std::string WithoutDots(absl::string_view path) {
 }  // namespace
 
 std::string ResolvedUri(absl::string_view base, absl::string_view reference) {
-  UriParts whole = PartsOf(reference);
-  const UriParts from = PartsOf(base);
+  Uri whole = PartsOf(reference);
+  const Uri from = PartsOf(base);
   if (!whole.scheme.has_value()) {
     whole.scheme = from.scheme;
     if (!whole.authority.has_value()) {
@@ -126,32 +130,33 @@ SchemaReferences::SchemaReferences(const JsonValue* root) : pointer_("#") {
   draft_4_ = dialect != nullptr && (absl::StrContains(dialect->text, "json-schema.org/draft-03/") ||
                                     absl::StrContains(dialect->text, "json-schema.org/draft-04/"));
   resources_.push_back({.uri = {}, .place = {root, pointer_}});
-  Walk(*root, 0);
+  Walk(*root, 0, /*is_schema=*/true);
 }
 
-// Values that are no schemas are not looked into.
-void SchemaReferences::Walk(const JsonValue& value, size_t resource) {
+// `is_schema`: otherwise its members have names of their own. Values that are no schemas are not looked into.
+void SchemaReferences::Walk(const JsonValue& value, size_t resource, bool is_schema) {
   const JsonValue* id = value.Find("$id");
   if (id == nullptr && (draft_4_ || &value == resources_[0].place.schema)) id = value.Find("id");
-  if (id != nullptr && id->Is(Type::kString)) Name(value, id->text, &resource);
+  if (is_schema && id != nullptr && id->Is(Type::kString)) Name(value, id->text, &resource);
   const size_t length = pointer_.size();
   for (size_t i = 0; i < value.items.size(); ++i) {
     absl::StrAppend(&pointer_, "/", i);
-    Walk(value.items[i], resource);
+    Walk(value.items[i], resource, /*is_schema=*/true);
     pointer_.resize(length);
   }
   for (const auto& [name, member] : value.members) {
-    if ((name == "$anchor" || name == "$dynamicAnchor") && member.Is(Type::kString)) {
+    if (is_schema && (name == "$anchor" || name == "$dynamicAnchor") && member.Is(Type::kString)) {
       const auto [known, added] =
           anchors_.try_emplace({resource, member.text}, SchemaPlace{&value, pointer_});
       if (!added && known->second.schema != &value) known->second.schema = nullptr;
     }
-    if (name == "$ref" && member.Is(Type::kString)) resource_of_.emplace(&member, resource);
-    constexpr absl::string_view kValues[] = {"const", "default", "enum", "example", "examples"};
-    if (std::find(std::begin(kValues), std::end(kValues), name) != std::end(kValues)) continue;
+    if (is_schema && name == "$ref" && member.Is(Type::kString)) resource_of_.emplace(&member, resource);
+    if (is_schema && IsOneOf(name, {"const", "default", "enum", "example", "examples"})) continue;
     if (!member.Is(Type::kArray) && !member.Is(Type::kObject)) continue;
     absl::StrAppend(&pointer_, Below("", name));
-    Walk(member, resource);
+    Walk(member, resource,
+         !is_schema || !IsOneOf(name, {"$defs", "definitions", "dependencies", "dependentSchemas",
+                                       "patternProperties", "properties"}));
     pointer_.resize(length);
   }
 }

@@ -38,7 +38,7 @@ class SchemaReferences {
     SchemaPlace place;
   };
 
-  void Walk(const JsonValue& value, size_t resource);
+  void Walk(const JsonValue& value, size_t resource, bool is_schema);
   void Name(const JsonValue& schema, absl::string_view id, size_t* resource);
   absl::StatusOr<size_t> ResourceOf(size_t from, absl::string_view uri) const;
 

@@ -90,6 +90,11 @@ TEST(ReferencesTest, LeadToResourcesPlacesAndAnchorsOfTheDocument) {
           R"({"$schema":"http://json-schema.org/draft-04/schema#","id":"http://x/y#","$ref":"z#","definitions":{"a":{"id":"z"}}})",
           {}),
       "#/definitions/a");
+  // A property may have the name of a keyword.
+  EXPECT_EQ(
+      Leads(R"({"$id":"r","properties":{"enum":{"$id":"s","items":{"$ref":"#/items"}},"$id":{"const":1}}})",
+            {"properties", "enum", "items"}),
+      "#/properties/enum/items");
   EXPECT_EQ(Leads(R"({"$ref":"#d","$defs":{"a":{"$dynamicAnchor":"d"}}})", {}), "#/$defs/a");
 }
 

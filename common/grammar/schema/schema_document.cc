@@ -377,7 +377,7 @@ class SchemaReader {
   absl::Status ReadReference(const JsonValue& schema, const JsonValue& value, const std::string& at) {
     if (!value.Is(Type::kString)) return InvalidAt(at, "expected a text");
     absl::StatusOr<SchemaPlace> target = references_.Follow(value);
-    if (!target.ok()) return At(at, target.status());
+    if (!target.ok()) return InvalidAt(at, target.status().message());
     VisitPart(schema, *target->schema, target->pointer);
     document_.targets_.emplace(&value, *std::move(target));
     return absl::OkStatus();
