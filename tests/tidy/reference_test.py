@@ -69,6 +69,15 @@ Limits (rough):
   --slow Excludes: --fast               Be slow
 """
 
+SETTINGS = """Settings of tandem-router.
+
+Limits (rough):
+  --streams UINT:[1, 64]=8              Streams.
+
+Server:
+  --quick                               Quickly, as with --fast.
+"""
+
 
 class ReferenceTest(unittest.TestCase):
     def proto(self, text, name="tandem/v1/generation.proto"):
@@ -112,7 +121,11 @@ class ReferenceTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "tandem-router")
             for help_text, error in ((HELP, None), (HELP.replace("ROUTER_KIND", "ROUTER_X"), "expected TANDEM_ROUTER_KIND")):
-                program.write_text(f"#!/bin/sh\ncat <<'EOF'\n{help_text}EOF\n", encoding="utf-8")
+                program.write_text(
+                    "#!/bin/sh\nif [ $1 = --help-settings ]; then\ncat <<'EOF'\n"
+                    f"{SETTINGS}EOF\nelse\ncat <<'EOF'\n{help_text}EOF\nfi\n",
+                    encoding="utf-8",
+                )
                 program.chmod(program.stat().st_mode | stat.S_IXUSR)
                 part = flag_pages.program_part(pathlib.Path(folder), ["tandem-router"], 2, {})
                 if error:
@@ -132,6 +145,13 @@ class ReferenceTest(unittest.TestCase):
                         "| `--fast` | switch |  | Be quick. |",
                         "| `--model` | text, list |  | Models. |",
                         "| `--slow` | switch |  | Be slow. Not with `--fast`. |",
+                        "",
+                        "**Settings**, only in the file that `--flags-file` names",
+                        "",
+                        "| setting | value | default | meaning |",
+                        "| --- | --- | --- | --- |",
+                        "| `streams` | uint, 1 to 64 | `8` | Streams. |",
+                        "| `quick` | switch |  | Quickly, as with `--fast`. |",
                     ],
                 )
 
