@@ -206,7 +206,7 @@ TEST(FailoverTest, OnesKnownToBeTooSmallAreNotAsked) {
   ClientCall refused(router, request);
   const grpc::Status status = refused.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("expected at most the 400"));
+  EXPECT_THAT(status.error_message(), HasSubstr("expected at most 400"));
 }
 
 // The text would change without a word.
