@@ -140,7 +140,7 @@ TEST(ConstraintTest, BoundsWhatIsSent) {
   EXPECT_TRUE(check(Form::kGrammar, "root ::= \"(((((\" # (((((\n").ok());
   EXPECT_FALSE(check(Form::kGrammar, "root ::= (((((\"a\")))))").ok());
   EXPECT_THAT(std::string(check(Form::kJsonSchema, R"({"a":{"a":{"a":{"a":{}}}}})").message()),
-              HasSubstr("byte"));
+              HasSubstr("a.a.a.a: nested too deep"));
   EXPECT_THAT(std::string(check(Form::kJsonSchema, R"({"type": )").message()), HasSubstr("byte"));
 }
 
