@@ -186,7 +186,7 @@ class RandomDrafterTest(ProcessTest):
             self.assertEqual(self.generate(request).read().output, expected)
             return self.verifier.metric("tandem_verifier_drafter_random", drafter=OWN) == 1
 
-        wait_until(named, "a drafter that is called random")
+        wait_until(named, "a drafter that is called random", timeout=180)
         self.assertEqual(list(self.verifier.info().random_drafters), [OWN])
         self.verifier.wait_logged("drafter guesses as if at random")
         self.assertIn(f"guess as if at random: {OWN}\n", self.command(self.verifier, "info"))
