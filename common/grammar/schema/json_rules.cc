@@ -1,10 +1,14 @@
 #include "common/grammar/schema/json_rules.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/grammar/schema/work_budget.h"
@@ -33,6 +37,16 @@ const CodeRanges& PlainCharacters() {
 const CodeRanges& HexDigits() {
   static const CodeRanges& digits = *new CodeRanges{{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
   return digits;
+}
+
+// States of an automaton in which most characters may follow, and with them most tokens: each has a mask of
+// its own, for which the whole vocabulary is looked through.
+constexpr ptrdiff_t kMostWide = 1'024;
+
+bool IsWide(const Language::State& state) {
+  size_t count = 0;
+  for (const Language::Arc& arc : state.arcs) count += arc.range.last - arc.range.first + 1;
+  return count > kLastCodePoint / 2;
 }
 
 char Closing(char bracket) {
@@ -215,6 +229,10 @@ absl::Status JsonRules::AddSpelled(size_t rule, const CodeRanges& characters, co
 absl::StatusOr<size_t> JsonRules::TextRules(const Language& texts, bool is_string) {
   // A rule for each state. Where only one character may follow, the text goes on in the same alternative.
   const std::vector<Language::State>& states = texts.states();
+  if (std::count_if(states.begin(), states.end(), IsWide) > kMostWide) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "too large: in more than ", kMostWide, " states of its automaton nearly any character may follow"));
+  }
   std::vector<size_t> in_degree(states.size(), 0);
   for (const Language::State& state : states) {
     for (const Language::Arc& arc : state.arcs) ++in_degree[arc.target];

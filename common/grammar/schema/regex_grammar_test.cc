@@ -68,6 +68,22 @@ TEST(RegexGrammarTest, WhatStandsInFrontMayBeLookedAheadFor) {
   EXPECT_THAT(WhyNot("(?=a)b"), HasSubstr("no text matches"));
 }
 
+// Each letter that has been seen or not doubles the states, in each of which nearly any token may follow.
+TEST(RegexGrammarTest, LookAheadsThatMultiplyAreRefusedBeforeTheirMasksAreMade) {
+  const auto each_of = [](absl::string_view letters) {
+    std::string regex = "^";
+    for (const char c : letters) absl::StrAppend(&regex, "(?=.*", std::string(1, c), ")");
+    return regex + ".*$";
+  };
+  EXPECT_THAT(WhyNot(each_of("abcdefghijk")), HasSubstr("too large: in more than 1024 states"));
+  EXPECT_THAT(WhyNot(each_of("abcdefghijklmnopqrst")), HasSubstr("too large"));
+  EXPECT_TRUE(GrammarOfRegex(each_of("abcdefg")).ok());
+  // Those that say a few letters multiply nothing.
+  std::string words = "^";
+  for (char c = 'a'; c <= 'z'; ++c) absl::StrAppend(&words, "(?!", std::string(3, c), ")");
+  EXPECT_TRUE(GrammarOfRegex(words + "[a-z]*$").ok());
+}
+
 TEST(RegexGrammarTest, SaysWhatMatchesNothing) {
   for (const char* regex : {"[^\\s\\S]", "a[]b", "a([^\\w\\W]|[]){2}", "[]+"})
     EXPECT_EQ(WhyNot(regex), "no text matches") << regex;
