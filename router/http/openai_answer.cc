@@ -109,7 +109,7 @@ CompletionAnswer::CompletionAnswer(const CompletionRequest& request, std::string
     : request_(request),
       id_(absl::StrCat(request.chat() ? "chatcmpl-" : "cmpl-", id)),
       created_(created),
-      choices_(request.num_choices(), Choice(request.origins)) {}
+      choices_(request.num_choices(), Choice(request.origins, request.stream)) {}
 
 OrderedJson CompletionAnswer::Frame(bool chunk) const {
   const char* const object = !request_.chat() ? "text_completion"

@@ -53,7 +53,7 @@ class CompletionAnswer final : public AnswerWriter {
 
  private:
   struct Choice {
-    explicit Choice(const ToolOrigins& origins) : parsed(origins) {}
+    Choice(const ToolOrigins& origins, bool is_stream) : parsed(origins, is_stream) {}
 
     ParsedChoice parsed;  // Of a chat; its text is here and not below.
     std::string text;

@@ -18,6 +18,7 @@ OrderedJson InputDelta(size_t index, std::string input) {
 std::vector<OrderedJson> ParsedChoice::Add(const v1::OutputDelta& delta) {
   content_ += delta.content();
   reasoning_ += delta.reasoning();
+  if (!delta.has_tool_call() && !is_stream_) return {};
   if (delta.has_reasoning()) return {OrderedJson{{"reasoning_content", delta.reasoning()}}};
   if (!delta.has_tool_call()) return {OrderedJson{{"content", delta.content()}}};
   const v1::ToolCallDelta& piece = delta.tool_call();
@@ -35,6 +36,7 @@ std::vector<OrderedJson> ParsedChoice::Add(const v1::OutputDelta& delta) {
   *call.call.mutable_arguments() += piece.arguments();
   std::string input = call.custom ? call.reader.Push(piece.arguments()) : "";
   call.input += input;
+  if (!is_stream_) return {};
   if (call.custom && !begins) {
     if (!input.empty()) said.push_back(InputDelta(piece.index(), std::move(input)));
     return said;
@@ -56,7 +58,7 @@ std::vector<OrderedJson> ParsedChoice::Finish() {
   Call& call = calls_.back();
   std::string rest = call.reader.Finish();
   call.input += rest;
-  if (rest.empty()) return {};
+  if (rest.empty() || !is_stream_) return {};
   return {InputDelta(calls_.size() - 1, std::move(rest))};
 }
 

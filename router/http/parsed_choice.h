@@ -14,15 +14,16 @@ namespace tandem::router {
 // The content, reasoning and calls of a chat's output so far, in the format of chat completions.
 class ParsedChoice {
  public:
-  // `origins`: of the request's tools; it outlives this.
-  explicit ParsedChoice(const ToolOrigins& origins) : origins_(&origins) {}
+  // `origins`: of the request's tools; it outlives this. `is_stream`: whether anybody is told of the pieces.
+  ParsedChoice(const ToolOrigins& origins, bool is_stream) : origins_(&origins), is_stream_(is_stream) {}
 
   // The beginning of the answer, where it goes on with what the assistant has said.
   void set_content(std::string content) { content_ = std::move(content); }
   const std::string& content() const { return content_; }
   bool has_calls() const { return !calls_.empty(); }
 
-  // Adds a piece. Returns what a stream says of it, deltas of a message: none while an input is not certain.
+  // Adds a piece. Returns what a stream says of it, deltas of a message: none while an input is not certain,
+  // and none without a stream.
   std::vector<OrderedJson> Add(const v1::OutputDelta& delta);
   // The output is over: likewise.
   std::vector<OrderedJson> Finish();
@@ -42,6 +43,7 @@ class ParsedChoice {
   };
 
   const ToolOrigins* origins_;
+  bool is_stream_;
   std::string content_;
   std::string reasoning_;
   std::vector<Call> calls_;

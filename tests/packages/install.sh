@@ -5,7 +5,7 @@ set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 packages="$repository/build/packages"
-mirror=http://deb.debian.org/debian
+mirror=
 folder="" model_file=""
 
 usage() {
@@ -18,7 +18,7 @@ mounts end with the script.
   --packages DIR   what deploy/package.sh has made (default build/packages)
   --folder DIR     where the Debian goes; it must not exist, and stays (default: a temporary folder, which is removed)
   --model FILE     take SmolLM2's file from here and do not fetch it by pip
-  --mirror URL     of Debian's packages (default http://deb.debian.org/debian)
+  --mirror URL     of Debian's packages (default: debootstrap's)
 EOF
 }
 
@@ -103,9 +103,9 @@ wait_for_log() {
 }
 
 say "Debian 12 in $root"
-debootstrap --variant=minbase bookworm "$root" "$mirror" >"$folder/debootstrap.log" 2>&1 || { tail -n 20 "$folder/debootstrap.log" >&2 && fail "debootstrap"; }
+debootstrap --variant=minbase bookworm "$root" ${mirror:+"$mirror"} >"$folder/debootstrap.log" 2>&1 || { tail -n 20 "$folder/debootstrap.log" >&2 && fail "debootstrap"; }
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
-cp /etc/apt/apt.conf.d/99* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true # There may be none.
+cp /etc/apt/apt.conf.d/99* "$root/etc/apt/apt.conf.d/" 2>/dev/null || true # Proxies and certificates; there may be none.
 cp "${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" "$root/etc/machine-certificates.pem"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
