@@ -30,7 +30,7 @@ from stack import DRAFTERS, MODELS, TENANTS, Prometheus, Stack, Traffic, wrong_d
 INK, MUTED, GRID, FAULT = "#222222", "#6b6b6b", "#e4e4e4", "#d1495b"
 # By name, so that a drafter has its colour everywhere.
 COLOURS = ("#3b6fb6", "#e08e2b", "#3a9d5d", "#8d5fb0", "#4aa3a2", "#8a6d3b", "#6b6b6b")
-HEADLINES = ("Acceptance rate", "Acceptance length", "Speed-up", "Fallback", "Regret", "Window")
+HEADLINES = ("Acceptance rate", "Acceptance length", "Estimated speed-up", "Fallback", "Regret", "Window")
 PANELS = (
     "Acceptance rate by drafter",
     "Acceptance length by drafter",

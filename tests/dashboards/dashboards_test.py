@@ -47,6 +47,10 @@ EMPTY_WHEN_HEALTHY = {
     "tandem_verifier_drafter_random",
     "tandem_drafter_sessions_refused_total",
     "tandem_drafter_model_changes_total",
+    # Of the control group, which the fixed windows of this stack have none of.
+    "tandem_speculation_speedup",
+    "tandem_speculation_speedup_low",
+    "tandem_speculation_speedup_high",
     # Of a choice by prediction that was wrong: by chance, there may be none yet.
     "tandem_router_choice_surprises_total",
     # Drafters that hang or are out of time to score, and verifiers that load while requests come.

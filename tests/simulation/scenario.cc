@@ -55,6 +55,7 @@ VerifierMachine::Options DrawVerifier(Random random, bool calm) {
   }
   scheduler.limits.ahead_nodes = random.Chance(0.3) ? 0 : random.Between(1, 100);
   scheduler.limits.ahead_branching = random.Between(1, 8);
+  if (random.Chance(0.3)) scheduler.control_share = 0.5;
   return options;
 }
 

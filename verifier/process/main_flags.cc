@@ -134,6 +134,10 @@ void DeclareVerifierFlags(VerifierFlags& options, Flags& flags) {
       .Add("prefill-chunk", &options.prefill_chunk, "Most prompt tokens in one step, over all prompts.")
       .InRange(1, 4096);
   flags.Settings("Speculation")
+      .Add("control-share", &options.control_share,
+           "Share of the time that steps without drafts may lose, which measure what drafts gain "
+           "(tandem_speculation_speedup); 0: measure nothing.")
+      .InRange(0.0, 0.1)
       .Add("ahead-nodes", &options.limits.ahead_nodes,
            "Most nodes to draft ahead, below the tokens that a round may end with; 0: as many as --lookahead "
            "has levels for.")

@@ -49,6 +49,7 @@ struct VerifierFlags {
   std::string verification_rule = "seeded";
   VerificationRuleKind rule = VerificationRuleKind::kSeeded;  // What that says.
   std::string local_drafter = "ngram";
+  double control_share = 0.01;
   std::string local_sockets;
   absl::Duration max_draft_wait = absl::Milliseconds(100);
   std::string simulated_pace;

@@ -71,6 +71,7 @@ absl::StatusOr<Scheduler::Options> SchedulingOf(const VerifierFlags& options, co
                             .target_fingerprint = TargetFingerprint(*target.model),
                             .max_feature_bytes = options.feature_memory_mib << 20,
                             .local_drafter = local_drafter,
+                            .control_share = options.control_share,
                             .verification_rule = options.rule};
 }
 

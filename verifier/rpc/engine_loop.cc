@@ -464,6 +464,10 @@ void EngineLoop::OnStep(const StepReport& report) {
   Keep(0, report);
 }
 
+void EngineLoop::OnSpeedup(const ControlGroup::Estimate& gain) {
+  Keep(0, gain);
+}
+
 void EngineLoop::Deliver() {
   for (News& news : news_) {
     const auto call = [&]() -> GenerateCall& { return calls_.at(news.session); };
@@ -474,7 +478,8 @@ void EngineLoop::Deliver() {
                           [&](DrafterBinding& binding) { RecordDrafter(call(), binding); },
                           [&](SwapEnded& swap) { CountSwap(news.session, swap.status); },
                           [&](Ended& ended) { TellEnd(news.session, ended, news.at); },
-                          [&](StepReport& report) { metrics_->RecordStep(report); }},
+                          [&](StepReport& report) { metrics_->RecordStep(report); },
+                          [&](ControlGroup::Estimate& gain) { metrics_->RecordSpeedup(gain); }},
                news.what);
   }
   news_.clear();

@@ -208,9 +208,9 @@ class EngineLoop final : private SchedulerListener {
   };
   struct News {
     absl::Time at;
-    SessionId session = 0;  // None of StepReport.
+    SessionId session = 0;  // None of StepReport and of speed-ups.
     std::variant<Started, PromptPart, CommittedTokens, RoundReport, DrafterBinding, SwapEnded, Ended,
-                 StepReport>
+                 StepReport, ControlGroup::Estimate>
         what;
   };
 
@@ -251,6 +251,7 @@ class EngineLoop final : private SchedulerListener {
   Backlog BacklogOf(LinkId link) override;
   void OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) override;
   void OnStep(const StepReport& report) override;
+  void OnSpeedup(const ControlGroup::Estimate& gain) override;
   void OnRound(SessionId session, const RoundReport& report) override;
   void OnStaleNodes(LinkId link, uint32_t count) override;
   void OnDrafterChanged(SessionId session, const DrafterBinding& binding) override;

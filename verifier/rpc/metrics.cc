@@ -83,6 +83,27 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
                             "Time that the steps would have taken at the speed measured at warm-up.",
                             {}})
               .With()),
+      speedup_(registry->AddGauge({"tandem_speculation_speedup",
+                                   "Tokens per second with drafts over tokens per second without, measured "
+                                   "by the control group: by drafter "
+                                   "(none: the verifier alone guesses; several: requests of one step have "
+                                   "different ones), and by the "
+                                   "requests in a step (1, 2 to 3, 4 to 7, ...: the least of each range).",
+                                   {"drafter", "requests"}})),
+      speedup_low_(
+          registry->AddGauge({"tandem_speculation_speedup_low",
+                              "Lower end of the 95 % confidence interval of tandem_speculation_speedup.",
+                              {"drafter", "requests"}})),
+      speedup_high_(
+          registry->AddGauge({"tandem_speculation_speedup_high",
+                              "Upper end of the 95 % confidence interval of tandem_speculation_speedup.",
+                              {"drafter", "requests"}})),
+      plain_steps_(
+          registry
+              ->AddCounter({"tandem_speculation_control_steps_total",
+                            "Steps of the control group: nothing was drafted, to measure what drafts gain.",
+                            {}})
+              .With()),
       batch_tokens_(
           registry
               ->AddHistogram(
@@ -282,7 +303,16 @@ void VerifierMetrics::RecordStep(const StepReport& report) {
   prefill_tokens_.Increment(report.prefill_rows);
   preemptions_.Increment(report.preemptions);
   hidden_mask_seconds_.Increment(report.hidden_mask_seconds);
+  if (report.plain) plain_steps_.Increment();
   if (vllm_.has_value()) vllm_->RecordStep(report);
+}
+
+void VerifierMetrics::RecordSpeedup(const ControlGroup::Estimate& gain) {
+  const absl::string_view drafter = gain.drafter.empty() ? absl::string_view("none") : gain.drafter;
+  const std::string requests = absl::StrCat(gain.load);
+  speedup_.With({drafter, requests}).Set(gain.speedup);
+  speedup_low_.With({drafter, requests}).Set(gain.low);
+  speedup_high_.With({drafter, requests}).Set(gain.high);
 }
 
 void VerifierMetrics::RecordRound(const RoundReport& report) {

@@ -76,6 +76,7 @@ class VerifierMetrics {
   OriginSeries SpeculationOf(absl::string_view tenant, const RoundDrafters& drafters);
 
   void RecordStep(const StepReport& report);
+  void RecordSpeedup(const ControlGroup::Estimate& gain);
   void RecordRound(const RoundReport& report);
   void RecordStaleNodes(uint32_t count);
   // `times`: those before the event; these methods update them.
@@ -113,6 +114,10 @@ class VerifierMetrics {
   CounterFamily& received_nodes_;
   Histogram step_seconds_;
   Counter modelled_step_seconds_;
+  GaugeFamily& speedup_;
+  GaugeFamily& speedup_low_;
+  GaugeFamily& speedup_high_;
+  Counter plain_steps_;
   Histogram batch_tokens_;
   Histogram draft_wait_seconds_;
   Counter prefill_tokens_;

@@ -70,6 +70,26 @@ TEST(VerifierMetricsTest, TellsWhoGuessed) {
   EXPECT_THAT(text, Not(HasSubstr(R"({drafter="",source="drafter")")));
 }
 
+TEST(VerifierMetricsTest, TellsWhatSpeculationGains) {
+  MetricsRegistry registry;
+  VerifierMetrics metrics(&registry, "target");
+  metrics.RecordStep({.rows = 4});
+  metrics.RecordStep({.rows = 1, .plain = true});
+  metrics.RecordSpeedup(
+      {.drafter = "eagle3", .load = 4, .speedup = 1.5, .low = 1.25, .high = 1.75, .blocks = 3});
+  metrics.RecordSpeedup({.load = 1, .speedup = 1.0, .low = 0.5, .high = 2.0, .blocks = 3});
+  const std::string text = registry.Expose();
+  for (const char* line : {
+           "tandem_speculation_speedup{drafter=\"eagle3\",requests=\"4\"} 1.5\n",
+           "tandem_speculation_speedup_low{drafter=\"eagle3\",requests=\"4\"} 1.25\n",
+           "tandem_speculation_speedup_high{drafter=\"eagle3\",requests=\"4\"} 1.75\n",
+           "tandem_speculation_speedup{drafter=\"none\",requests=\"1\"} 1\n",
+           "tandem_speculation_control_steps_total 1\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(VerifierMetricsTest, TellsWhatHeadsAreSent) {
   MetricsRegistry registry;
   VerifierMetrics metrics(&registry, "target");

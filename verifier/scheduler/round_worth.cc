@@ -63,7 +63,7 @@ RoundCosts Scheduler::CostsOf(const Session& session) const {
   const DrafterRecord* const record = drafter->record();
   if (costs.limits.lookahead > 0) costs.hidden_draft_seconds_per_level = record->times.level_seconds();
   costs.drafter_acceptance = &record->acceptance;
-  costs.drafting_pays = record->payoff.drafting();
+  costs.drafting_pays = record->payoff.drafting() && !IsPlainStep();
   costs.ahead_pays = record->ahead_payoff.drafting();
   return costs;
 }
@@ -78,6 +78,7 @@ void Scheduler::ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_no
                     .fixed_rows = static_cast<uint32_t>(sessions.size()),
                     .prompt_rows = prompt_rows,
                     .fixed_tokens = static_cast<double>(sessions.size())};
+  if (plain_step_) max_nodes = 0;
   uint32_t left = max_nodes;
   const bool is_shared = running_.size() > 1;
   for (Session* session : sessions) {
@@ -119,6 +120,7 @@ uint32_t LevelsToAwait(const DraftPeer& drafter, double step_seconds) {
 }  // namespace
 
 void Scheduler::DecideWaits(absl::Time now) {
+  if (IsPlainStep()) return;
   std::vector<Session*> lacking;
   double ready_tokens = 0.0;
   for (const auto& [id, session] : running_) {
@@ -164,19 +166,30 @@ bool Scheduler::IsHeld(absl::Time now) const {
                      [now](const auto& entry) { return entry.second->hold_until(now) > now; });
 }
 
+bool Scheduler::IsPlainStep() const {
+  return control_.plain() && std::all_of(running_.begin(), running_.end(), [](const auto& entry) {
+           return !entry.second->request().speculate || entry.second->policy().heeds_worth();
+         });
+}
+
 void Scheduler::CountYield(Session& session, const RoundReport& report, std::optional<double> seconds) {
   const DraftPeer* const drafter = session.peer(DraftRole::kDrafter);
+  // What the same step would have taken without trees when the engine was measured.
+  const double plain_seconds =
+      round_time_.Uncorrected(static_cast<uint32_t>(rounds_.size()) + num_prefill_rows_, step_context_);
+  // A step that is mostly prompts says little of drafting, and makes every token of a round look cheap.
+  const bool says_little = num_prefill_rows_ > rounds_.size() || plain_seconds <= 0.0;
+  if (session.request().speculate && seconds.has_value() && !says_little) {
+    control_.Add(drafter == nullptr ? absl::string_view() : drafter->binding().name, report.committed,
+                 *seconds / plain_seconds);
+  }
+  if (plain_step_) return;
   if (drafter == nullptr || (!drafter->drafting() && !drafter->suspended()) ||
       !session.policy().heeds_worth() || !seconds.has_value() || *seconds < 0.0)
     return;
   DrafterRecord* const record = drafter->record();
   if (session.round_was_drafted() != record->payoff.drafting()) return;
-  // A step that is mostly prompts says little of drafting, and makes every token of a round look cheap.
-  if (num_prefill_rows_ > rounds_.size()) return;
-  // What the same step would have taken without trees when the engine was measured.
-  const double plain_seconds =
-      round_time_.Uncorrected(static_cast<uint32_t>(rounds_.size()) + num_prefill_rows_, step_context_);
-  if (plain_seconds <= 0.0) return;
+  if (says_little) return;
   const bool first_of_step = record->yield.cost <= 0.0;
   record->yield.opening =
       session.round_was_drafted() && !drafter->grown() && (first_of_step || record->yield.opening);
@@ -191,6 +204,11 @@ void Scheduler::CountYield(Session& session, const RoundReport& report, std::opt
 }
 
 void Scheduler::ObserveYields() {
+  const bool counts = plain_step_ == control_.plain();
+  if (const std::optional<ControlGroup::Estimate> gain =
+          control_.EndStep(static_cast<uint32_t>(rounds_.size()), counts)) {
+    listener_->OnSpeedup(*gain);
+  }
   for (Session* session : rounds_) {
     const DraftPeer* const drafter = session->peer(DraftRole::kDrafter);
     if (drafter == nullptr || drafter->record()->yield.cost <= 0.0) continue;

@@ -284,5 +284,49 @@ TEST_F(RoundWorthTest, NobodyWaitsForADrafterThatTakesLongerThanItSaves) {
   EXPECT_LT(waited, 0.06);
 }
 
+// Of six requests with drafts that are always right, some steps draft nothing, and what the others gain is
+// known.
+TEST_F(RoundWorthTest, TheControlGroupMeasuresWhatDraftsGain) {
+  Make({.limits = {.max_depth = 3, .nodes_per_level = 1, .lookahead = 0}, .control_share = 0.3});
+  Connect();
+  const Ask ask{.rules = {.max_tokens = 400}, .drafted = true};
+  const TokenIds output = Reference(ask).tokens;
+  for (SessionId id = 1; id <= 6; ++id) {
+    ASSERT_TRUE(Submit(id, ask).ok());
+    RunToTheEnd([&] {
+      AnswerOpens();
+      DraftOutput(id, ask.prompt, output, 3, 0);
+    });
+    ExpectReference(id, ask);
+  }
+  EXPECT_GT(num_plain_, 3u * 16);
+  ASSERT_FALSE(speedups_.empty());
+  const ControlGroup::Estimate& last = speedups_.back();
+  EXPECT_EQ(last.drafter, records_[1].summary.drafter);
+  EXPECT_EQ(last.load, 1u);
+  EXPECT_GE(last.blocks, 3u);
+  // Four tokens a step, all steps take the same time.
+  EXPECT_NEAR(last.speedup, 4.0, 0.4);
+  EXPECT_LT(last.high - last.low, 1.0);
+}
+
+// Whoever asks for a policy that does not heed what drafts are worth gets its windows.
+TEST_F(RoundWorthTest, OtherPoliciesHaveNoControlGroup) {
+  Make({.limits = {.max_depth = 3, .nodes_per_level = 1}, .window_policy = "fixed", .control_share = 0.3});
+  Connect();
+  const Ask ask{.rules = {.max_tokens = 400}, .drafted = true};
+  const TokenIds output = Reference(ask).tokens;
+  for (SessionId id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(Submit(id, ask).ok());
+    RunToTheEnd([&] {
+      AnswerOpens();
+      DraftOutput(id, ask.prompt, output, 3, 0);
+    });
+    ExpectReference(id, ask);
+  }
+  EXPECT_EQ(num_plain_, 0u);
+  EXPECT_TRUE(speedups_.empty());
+}
+
 }  // namespace
 }  // namespace tandem

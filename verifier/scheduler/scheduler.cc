@@ -33,7 +33,8 @@ Scheduler::Scheduler(const Options& options, Engine* engine, BlockPool* pool, Ro
       round_time_(std::move(round_time)),
       clock_(clock),
       listener_(listener),
-      rule_(MakeVerificationRule(options.verification_rule)) {
+      rule_(MakeVerificationRule(options.verification_rule)),
+      control_({.share = options.control_share}) {
   if (options.local_drafter.has_value()) {
     local_drafters_ = std::make_unique<SourceHost>(*options.local_drafter);
   }
@@ -328,6 +329,7 @@ bool Scheduler::Forward() {
   num_prefill_rows_ = 0;
   num_prompt_logit_rows_ = 0;
   num_preemptions_ = 0;
+  plain_step_ = IsPlainStep();
   PlanRounds(start);
   PlanPrefill(start);
   if (rows_.empty()) return false;
@@ -381,7 +383,8 @@ void Scheduler::Conclude() {
                           .seconds = absl::ToDoubleSeconds(forward_time_),
                           .modelled_seconds = round_time_.Uncorrected(
                               std::max<uint32_t>(static_cast<uint32_t>(rows_.size()), 1), step_context_),
-                          .hidden_mask_seconds = absl::ToDoubleSeconds(hidden_mask_time_)};
+                          .hidden_mask_seconds = absl::ToDoubleSeconds(hidden_mask_time_),
+                          .plain = plain_step_};
   if (timed_) round_time_.Observe(report.rows, report.seconds, step_context_);
   listener_->OnStep(report);
 }

@@ -19,6 +19,7 @@
 #include "common/drafting/source_host.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/engine.h"
+#include "common/speculation/control_group.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/policies/window_policy.h"
 #include "common/speculation/round_time_model.h"
@@ -42,6 +43,7 @@ struct StepReport {
   double seconds = 0.0;
   double modelled_seconds = 0.0;     // By the round-time model as warm-up measured it.
   double hidden_mask_seconds = 0.0;  // That masks took while a device went on computing after them.
+  bool plain = false;                // Of the control group: nothing was drafted.
 };
 
 // Receives the scheduler's output. Called on the thread that drives the scheduler, from within its methods.
@@ -74,6 +76,8 @@ class SchedulerListener {
   virtual void OnProtocolViolation(LinkId link, absl::string_view what, bool quarantined) = 0;
 
   virtual void OnStep(const StepReport&) {}
+  // What speculation was measured to gain, anew.
+  virtual void OnSpeedup(const ControlGroup::Estimate&) {}
   virtual void OnRound(SessionId, const RoundReport&) {}
   // The session is bound to another drafter now, by SwapDrafter or because its drafter was lost.
   virtual void OnDrafterChanged(SessionId, const DrafterBinding&) {}
@@ -135,6 +139,8 @@ class Scheduler {
     FeatureLimits feature_limits;
     // Drafts where no drafter has sent candidates.
     std::optional<SourceSpec> local_drafter;
+    // Of all steps' time, what steps without drafts may lose that show what drafts gain (ControlGroup).
+    double control_share = 0.0;
     // The rule for requests with a temperature above 0. At 0, all rules equal the seeded one.
     VerificationRuleKind verification_rule = VerificationRuleKind::kSeeded;
   };
@@ -286,6 +292,8 @@ class Scheduler {
   // `seconds`: how long the round took; nullopt if unknown.
   void CountYield(Session& session, const RoundReport& report, std::optional<double> seconds);
   void ObserveYields();
+  // Whether the next step, or the one in flight, belongs to the control group.
+  bool IsPlainStep() const;
 
   // One forward pass: its rows, and their results.
   void PlanRounds(absl::Time now);
@@ -321,6 +329,8 @@ class Scheduler {
   SessionId highest_session_ = 0;  // Of all that were ever submitted.
   absl::flat_hash_map<LinkId, Link> links_;
   DrafterRecords records_;
+  ControlGroup control_;
+  bool plain_step_ = false;                 // The step in flight is of the control group.
   std::unique_ptr<FeatureStore> features_;  // None: the engine has none, or there is no memory for them.
   bool forget_prefixes_ = false;  // Blocks of the prefix cache lack states that are kept from now on.
   SessionId feature_turn_ = 0;    // The session that got features first in the last turn.

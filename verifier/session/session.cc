@@ -251,7 +251,7 @@ void Session::PrepareRound(uint32_t max_nodes) {
       // Later sources only replace a drafter that has sent nothing.
       drafted.insert(drafted.end(), along.begin(), along.end());
     }
-    if (drafted.empty() || MergesOrigins()) {
+    if (max_nodes > 0 && (drafted.empty() || MergesOrigins())) {
       const float least = MergesOrigins() ? kLeastMergedScore : kLeastLocalScore;
       AddOwnNodes(least, &tree);
     }

@@ -237,7 +237,11 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
     EXPECT_FALSE(records_[id].started);
     records_[id].started = true;
   }
-  void OnStep(const StepReport& report) override { num_preemptions_ += report.preemptions; }
+  void OnStep(const StepReport& report) override {
+    num_preemptions_ += report.preemptions;
+    num_plain_ += report.plain ? 1 : 0;
+  }
+  void OnSpeedup(const ControlGroup::Estimate& gain) override { speedups_.push_back(gain); }
   void OnTokens(SessionId id, CommittedTokens tokens) override {
     Record& record = records_[id];
     EXPECT_TRUE(record.started && record.ends.empty());
@@ -304,6 +308,8 @@ class SchedulerTest : public ::testing::Test, public SchedulerListener {
   std::map<SessionId, Record> records_;
   size_t num_ends_ = 0;
   uint32_t num_preemptions_ = 0;
+  uint32_t num_plain_ = 0;  // Steps of the control group.
+  std::vector<ControlGroup::Estimate> speedups_;
   std::vector<DraftRequest> requests_;
   std::map<SessionId, DraftState> drafts_;
   std::vector<SessionId> opened_;
