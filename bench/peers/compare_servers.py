@@ -110,8 +110,9 @@ def read_prompts(folder, number, chat):
 
 
 def rotated(items, turn):
-    """`items`, starting with another one in every turn, and reversed in every other turn."""
-    first = turn % len(items)
+    """`items`, starting with another one in every pair of turns, and reversed in the second turn of a pair: of any two, each comes
+    first in half of the turns."""
+    first = turn // 2 % len(items)
     items = items[first:] + items[:first]
     return items if turn % 2 == 0 else items[::-1]
 
@@ -195,9 +196,10 @@ def tandem_configurations(args, folder, stack):
 def other_configurations(args, folder, stack):
     """Starts the --server commands on `stack`; a configuration for each, and for each of --url."""
     files = {"target": args.target, "draft": args.draft}
-    # These servers read files: a folder is written as one.
-    written = [part for part, model in files.items() if model.is_dir()]
-    if written and any("{target}" in command or "{draft}" in command for _, command in args.server) and not args.folders:
+    # These servers read files: a folder that a command names is written as one.
+    written = [part for part, model in files.items()
+               if model.is_dir() and any(f"{{{part}}}" in command for _, command in args.server)]  # fmt: skip
+    if written and not args.folders:
         import export_gguf
 
         for part in written:
