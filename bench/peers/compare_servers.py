@@ -88,10 +88,10 @@ class HttpServer:
 
 
 def read_prompts(folder, number, chat):
-    """{kind: fields of requests} of the files of a folder: those in bench/serve/prompts, HumanEval, GSM8K, MT-bench and summaries. With
+    """{kind: fields of requests} of a file, or of the files of a folder: those in bench/serve/prompts, HumanEval, GSM8K, MT-bench and summaries. With
     `chat`, each is the message of a user."""
     prompts = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
         texts = []
         for line in filter(str.strip, path.read_text(encoding="utf-8").splitlines()):
             entry = json.loads(line) if path.suffix == ".jsonl" else {"text": line}
