@@ -23,6 +23,7 @@
 #include "common/grammar/constraint.h"
 #include "common/grammar/token_mask.h"
 #include "common/speculation/candidate_tree.h"
+#include "common/speculation/round_tree.h"
 #include "tests/fuzz/constraint_case.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "verifier/session/session_constraint.h"
@@ -119,8 +120,9 @@ class Trial {
     while (output.size() < kMostTokens && (output.empty() || output.back() != End())) {
       std::vector<TreeNode> nodes = hints.empty() ? std::vector<TreeNode>() : Draft(hints, output.size());
       session.DropForbidden(&nodes);
-      if (!hints.empty() && random_() % 2 == 0) session.MaskAhead(nodes);
-      session.BeginWalk(nodes);
+      const RoundTree tree = RoundTree::Of(DraftOrigin::kDrafter, nodes);
+      if (!hints.empty() && random_() % 2 == 0) session.MaskAhead(tree.nodes());
+      session.BeginWalk(tree.nodes());
       TokenIds chosen;
       for (std::optional<uint32_t> node; chosen.empty() || node.has_value();) {
         std::vector<float> logits = LogitsAt(seed_, output.size() + chosen.size());
@@ -131,7 +133,7 @@ class Trial {
         }
         chosen.push_back(token);
         if (token == End()) break;
-        node = ChildOf(nodes, node, token);
+        node = FindChild(tree.nodes(), node.value_or(RoundNode::kRoot), token);
       }
       session.EndWalk();
       for (const TokenId token : chosen) {
@@ -163,15 +165,6 @@ class Trial {
                        .path_score = 0.5f});
     }
     return nodes;
-  }
-
-  static std::optional<uint32_t> ChildOf(const std::vector<TreeNode>& nodes, std::optional<uint32_t> node,
-                                         TokenId token) {
-    const NodeId parent = node.has_value() ? nodes[*node].id : 0;
-    for (uint32_t i = 0; i < nodes.size(); ++i) {
-      if (nodes[i].parent == parent && nodes[i].token == token) return i;
-    }
-    return std::nullopt;
   }
 
   // What is forced is what all allowed tokens begin with, or go on from.

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "common/speculation/round_tree.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "verifier/session/draft_mirror.h"
 
@@ -98,7 +99,7 @@ void RequireSelection(const DraftMirror& mirror, InputReader& reader) {
     if (node.parent != 0)
       Require(++seen[node.parent] <= limits.max_children, "as many children as asked for");
   }
-  mirror.DrawsOf(nodes);
+  mirror.DrawsOf(RoundTree::Of(DraftOrigin::kDrafter, nodes).nodes());
   mirror.StopDepth(0.3);
 }
 

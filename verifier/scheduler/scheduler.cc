@@ -348,7 +348,7 @@ void Scheduler::Await() {
   for (Session* session : rounds_) {
     SessionConstraint* const constraint = session->request().constraint.get();
     if (constraint == nullptr || session->chooses_in_engine() || !engine_->overlaps()) continue;
-    constraint->MaskAhead(session->selected());
+    constraint->MaskAhead(session->tree().nodes());
     masked = true;
   }
   const absl::Time finish = clock_->Now();

@@ -140,12 +140,12 @@ void DraftMirror::PruneDistributions(NodeId new_root) {
   }
 }
 
-std::vector<DrawGroup> DraftMirror::DrawsOf(absl::Span<const TreeNode> selected) const {
+std::vector<DrawGroup> DraftMirror::DrawsOf(absl::Span<const RoundNode> selected) const {
   std::vector<DrawGroup> groups;
   if (!sampled_ || selected.empty()) return groups;
   const auto index_of = [&](NodeId id) -> std::optional<uint32_t> {
     const auto at = std::lower_bound(selected.begin(), selected.end(), id,
-                                     [](const TreeNode& node, NodeId wanted) { return node.id < wanted; });
+                                     [](const RoundNode& node, NodeId wanted) { return node.id < wanted; });
     if (at == selected.end() || at->id != id) return std::nullopt;
     return static_cast<uint32_t>(at - selected.begin());
   };
@@ -153,7 +153,10 @@ std::vector<DrawGroup> DraftMirror::DrawsOf(absl::Span<const TreeNode> selected)
   for (const TreeNode& node : tree_.nodes()) {
     if (node.parent != 0 && !index_of(node.parent).has_value()) continue;
     const auto [at, is_new] = group_of.try_emplace(node.parent, groups.size());
-    if (is_new) groups.push_back({.parent = node.parent, .distribution = distributions_.at(node.parent)});
+    if (is_new) {
+      groups.push_back({.parent = index_of(node.parent).value_or(RoundNode::kRoot),
+                        .distribution = distributions_.at(node.parent)});
+    }
     groups[at->second].children.push_back({.token = node.token, .node = index_of(node.id)});
   }
   for (DrawGroup& group : groups) {

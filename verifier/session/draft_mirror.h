@@ -13,6 +13,7 @@
 #include "common/base/token.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/round_tree.h"
 #include "common/speculation/rules/verification_rule.h"
 
 namespace tandem {
@@ -74,8 +75,8 @@ class DraftMirror {
   // drafter's predictions or, if it sends none, by its scores. nullopt if there is no such level yet.
   std::optional<uint32_t> StopDepth(double least) const;
   // The draws of the children of the root and of `selected` nodes, where at least one child is selected.
-  // `selected` is sorted by id. Empty if drafts are not sampled.
-  std::vector<DrawGroup> DrawsOf(absl::Span<const TreeNode> selected) const;
+  // `selected`: of a RoundTree of this drafter alone. Empty if drafts are not sampled.
+  std::vector<DrawGroup> DrawsOf(absl::Span<const RoundNode> selected) const;
 
   // Applies the round's outcome: the committed tokens, of which the last is the target's own. If they are a
   // path of the tree, even of nodes that were not verified, the node at its end becomes the root. Otherwise

@@ -23,6 +23,11 @@ std::vector<NodeId> Ids(absl::Span<const TreeNode> nodes) {
   return ids;
 }
 
+// The tree that a round would have of them.
+RoundTree Round(absl::Span<const TreeNode> nodes) {
+  return RoundTree::Of(DraftOrigin::kDrafter, nodes);
+}
+
 // Nodes 1 and 2 below the root, 3 below 1.
 Grow FirstGrowth() {
   return {.epoch = 1,
@@ -293,24 +298,24 @@ class SampledMirrorTest : public DraftMirrorTest {
 TEST_F(SampledMirrorTest, TellsHowWhatIsSelectedWasDrawn) {
   EXPECT_EQ(mirror_.OnGrow(OfThisEpoch(FirstDraws())).added, 3u);
   const std::vector<TreeNode> all = mirror_.Select(10, 10);
-  const std::vector<DrawGroup> groups = mirror_.DrawsOf(all);
+  const std::vector<DrawGroup> groups = mirror_.DrawsOf(Round(all).nodes());
   ASSERT_EQ(groups.size(), 2u);
-  EXPECT_EQ(groups[0].parent, 0u);
+  EXPECT_EQ(groups[0].parent, RoundNode::kRoot);
   EXPECT_THAT(groups[0].distribution->tokens, ElementsAre(10, 11, 13));
   ASSERT_EQ(groups[0].children.size(), 2u);
   EXPECT_EQ(groups[0].children[1].token, 11);
   EXPECT_EQ(groups[0].children[1].node, 1u);
-  EXPECT_EQ(groups[1].parent, 1u);
+  EXPECT_EQ(groups[1].parent, 0u);
   EXPECT_EQ(groups[1].children[0].node, 2u);
   // What was drawn before is told even when it is not verified; what was drawn after is of no matter.
   const TreeNode second[] = {all[1]};
-  const std::vector<DrawGroup> of_second = mirror_.DrawsOf(second);
+  const std::vector<DrawGroup> of_second = mirror_.DrawsOf(Round(second).nodes());
   ASSERT_EQ(of_second.size(), 1u);
   ASSERT_EQ(of_second[0].children.size(), 2u);
   EXPECT_EQ(of_second[0].children[0].token, 10);
   EXPECT_EQ(of_second[0].children[0].node, std::nullopt);
   const TreeNode first[] = {all[0]};
-  EXPECT_EQ(mirror_.DrawsOf(first)[0].children.size(), 1u);
+  EXPECT_EQ(mirror_.DrawsOf(Round(first).nodes())[0].children.size(), 1u);
 }
 
 TEST_F(SampledMirrorTest, DistributionsFollowTheRoot) {
@@ -318,7 +323,7 @@ TEST_F(SampledMirrorTest, DistributionsFollowTheRoot) {
   EXPECT_EQ(mirror_.Commit({10}, 1, kHash + 1), NodeId{1});
   std::vector<TreeNode> all = mirror_.Select(10, 10);
   ASSERT_EQ(all.size(), 1u);
-  EXPECT_THAT(mirror_.DrawsOf(all)[0].distribution->tokens, ElementsAre(12));
+  EXPECT_THAT(mirror_.DrawsOf(Round(all).nodes())[0].distribution->tokens, ElementsAre(12));
   // A younger child of what is now the root, drawn from what is known; and one from before, of the old root,
   // whose distribution must not be mistaken for the new one's.
   const DraftMirror::GrowReport report =
@@ -334,8 +339,8 @@ TEST_F(SampledMirrorTest, DistributionsFollowTheRoot) {
   EXPECT_EQ(report.added, 1u);
   EXPECT_EQ(report.stale, 1u);
   all = mirror_.Select(10, 10);
-  EXPECT_THAT(mirror_.DrawsOf(all)[0].distribution->tokens, ElementsAre(12));
-  EXPECT_THAT(mirror_.DrawsOf(all)[1].distribution->tokens, ElementsAre(50));
+  EXPECT_THAT(mirror_.DrawsOf(Round(all).nodes())[0].distribution->tokens, ElementsAre(12));
+  EXPECT_THAT(mirror_.DrawsOf(Round(all).nodes())[1].distribution->tokens, ElementsAre(50));
   EXPECT_EQ(mirror_.Commit({99}, 2, kHash + 2), std::nullopt);
   // Of a fresh root nothing is known.
   const DraftMirror::GrowReport fresh = mirror_.OnGrow({.epoch = 2,

@@ -131,7 +131,7 @@ Session::LocalGuess Session::GuessLocally() {
   LocalGuess guess;
   MergedTree tree;
   AddOwnNodes(kLeastLocalScore, &tree);
-  for (const TreeNode& node : std::move(tree).Take(limits_.max_nodes).nodes) {
+  for (const RoundNode& node : std::move(tree).Take(limits_.max_nodes)) {
     ++guess.nodes;
     guess.expected_accepted += double{node.path_score};
   }

@@ -32,22 +32,23 @@ DraftTotals TotalsBy(const SessionSummary& summary, SourceKind source) {
 void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
                             std::vector<JudgedNode>* judged) {
   constexpr size_t kUsualNodes = 32;
-  absl::InlinedVector<NodeId, kUsualNodes> walk = {0};
-  absl::InlinedVector<bool, kUsualNodes> is_accepted(selected_.size(), false);
-  for (const uint32_t place : accepted_) {
-    walk.push_back(selected_[place].id);
-    is_accepted[place] = true;
+  // The nodes after which the target's choice is known, the root among them.
+  absl::InlinedVector<uint32_t, kUsualNodes> walk = {RoundNode::kRoot};
+  absl::InlinedVector<bool, kUsualNodes> is_accepted(tree_.size(), false);
+  for (const uint32_t index : accepted_) {
+    walk.push_back(index);
+    is_accepted[index] = true;
   }
   if (!walked_to_the_end_) walk.pop_back();
   const float temperature = request_.sampling.temperature;
   absl::InlinedVector<uint32_t, kUsualNodes> depths;
-  judged->reserve(selected_.size());
+  judged->reserve(tree_.size());
   // Computes all of them before the first observation, because that makes the calibration fit again.
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const TreeNode& node = selected_[i];
-    if (!guesses_[i].IsBy(origin)) continue;
+  for (size_t i = 0; i < tree_.size(); ++i) {
+    const RoundNode& node = tree_[i];
+    if (!node.guesses.IsBy(origin)) continue;
     if (std::find(walk.begin(), walk.end(), node.parent) == walk.end()) continue;
-    const float score = guesses_[i].by(origin);
+    const float score = node.guesses.by(origin);
     judged->push_back({.score = score,
                        .calibrated = calibration->Calibrated(temperature, node.depth, score),
                        .accepted = is_accepted[i]});
@@ -59,40 +60,28 @@ void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
 }
 
 std::vector<TracedNode> Session::TraceTree() const {
-  std::vector<TracedNode> tree;
-  tree.reserve(selected_.size());
-  for (const TreeNode& node : selected_) {
-    const auto parent =
-        std::find_if(selected_.begin(), selected_.begin() + static_cast<ptrdiff_t>(tree.size()),
-                     [&](const TreeNode& above) { return above.id == node.parent; });
-    const auto place = static_cast<uint32_t>(tree.size());
-    tree.push_back({.parent = node.parent == 0 ? 0 : static_cast<uint32_t>(parent - selected_.begin()) + 1,
-                    .token = node.token,
-                    .score = node.score,
-                    .accepted = std::find(accepted_.begin(), accepted_.end(), place) != accepted_.end(),
-                    .origin = guesses_[place].credited()});
+  std::vector<TracedNode> traced;
+  traced.reserve(tree_.size());
+  for (const RoundNode& node : tree_) {
+    traced.push_back({.parent = node.parent == RoundNode::kRoot ? 0 : node.parent + 1,
+                      .token = node.token,
+                      .score = node.score,
+                      .origin = node.guesses.credited()});
   }
-  return tree;
+  for (const uint32_t index : accepted_) traced[index].accepted = true;
+  return traced;
 }
 
 std::vector<TracedNode> Session::TraceMasked() const {
   std::vector<TracedNode> masked;
   for (const auto& [origin, forbidden] : masked_) {
     if (masked.size() == kMaxTracedMasked) break;
-    // The place of what is above it, from 1; 0: the root.
-    size_t above = 0;
-    bool verified = true;
-    for (size_t i = 0; verified && i + 1 < forbidden.path.size(); ++i) {
-      const NodeId parent = above == 0 ? 0 : selected_[above - 1].id;
-      const TokenId token = forbidden.path[i];
-      const auto child = std::find_if(selected_.begin(), selected_.end(), [&](const TreeNode& node) {
-        return node.parent == parent && node.token == token;
-      });
-      verified = child != selected_.end();
-      above = static_cast<size_t>(child - selected_.begin()) + 1;
+    std::optional<uint32_t> above = RoundNode::kRoot;
+    for (size_t i = 0; above.has_value() && i + 1 < forbidden.path.size(); ++i) {
+      above = FindChild(tree_.nodes(), *above, forbidden.path[i]);
     }
-    if (!verified) continue;
-    masked.push_back({.parent = static_cast<uint32_t>(above),
+    if (!above.has_value()) continue;  // Its parent was not verified.
+    masked.push_back({.parent = *above == RoundNode::kRoot ? 0 : *above + 1,
                       .token = forbidden.path.back(),
                       .score = forbidden.score,
                       .origin = origin});
@@ -103,8 +92,8 @@ std::vector<TracedNode> Session::TraceMasked() const {
 std::optional<DraftSupply> Session::SupplyOfRound() const {
   const DraftPeer* const drafter = peer(DraftRole::kDrafter);
   if (drafter == nullptr) return std::nullopt;
-  const bool drafted = std::any_of(guesses_.begin(), guesses_.end(), [](const Guesses& guesses) {
-    return guesses.IsBy(DraftOrigin::kDrafter);
+  const bool drafted = std::any_of(tree_.begin(), tree_.end(), [](const RoundNode& node) {
+    return node.guesses.IsBy(DraftOrigin::kDrafter);
   });
   if (drafted) return DraftSupply::kDrafted;
   if (!drafter->drafting() && !drafter->suspended()) return DraftSupply::kLost;
@@ -115,7 +104,7 @@ std::optional<DraftSupply> Session::SupplyOfRound() const {
 std::array<OriginOutcome, kNumDraftOrigins> Session::OutcomesOfRound() const {
   std::array<OriginOutcome, kNumDraftOrigins> outcomes;
   for (size_t i = 0; i < kNumDraftOrigins; ++i) {
-    outcomes[i] = OutcomeOf(static_cast<DraftOrigin>(i), selected_, guesses_, accepted_, !finished_);
+    outcomes[i] = OutcomeOf(static_cast<DraftOrigin>(i), tree_, accepted_, !finished_);
   }
   return outcomes;
 }
@@ -130,13 +119,13 @@ void Session::FillShares(RoundReport& report,
                         .declined = offered_[i] - outcomes[i].credited};
     report.declined += report.shares[i].declined;
   }
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const double expected = double{selected_[i].path_score};
+  for (const RoundNode& node : tree_) {
+    const double expected = double{node.path_score};
     report.expected_accepted += expected;
-    report.shares[static_cast<size_t>(guesses_[i].credited())].expected_accepted += expected;
+    report.shares[static_cast<size_t>(node.guesses.credited())].expected_accepted += expected;
   }
   report.accepted_by.reserve(accepted_.size());
-  for (const uint32_t place : accepted_) report.accepted_by.push_back(guesses_[place].credited());
+  for (const uint32_t index : accepted_) report.accepted_by.push_back(tree_[index].guesses.credited());
   report.wait_seconds = round_wait_seconds_;
   report.shares[static_cast<size_t>(DraftOrigin::kDrafter)].wait_seconds = round_wait_seconds_;
   for (const DraftOrigin own : {DraftOrigin::kGrammar, DraftOrigin::kPrediction, DraftOrigin::kLocal}) {

@@ -216,7 +216,6 @@ bool Session::MergesOrigins() const {
 }
 
 void Session::PrepareRound(uint32_t max_nodes) {
-  guesses_.clear();
   offered_ = {};
   const DraftPeer* const bound = peer(DraftRole::kDrafter);
   const DraftPeer* const drafter = open_peer(DraftRole::kDrafter);
@@ -239,27 +238,24 @@ void Session::PrepareRound(uint32_t max_nodes) {
   }
   if (samples_drafts() && !drafted.empty()) {
     // Draws use the drafter's ids.
-    selected_ = std::move(drafted);
-    for (const TreeNode& node : selected_) guesses_.push_back({.scores = {node.score}});
+    tree_ = RoundTree::Of(DraftOrigin::kDrafter, drafted);
   } else {
-    MergedTree tree;
-    tree.Add(DraftOrigin::kDrafter, drafted);
+    MergedTree merged;
+    merged.Add(DraftOrigin::kDrafter, drafted);
     if (partner != nullptr && drafts_wanted_ && (drafted.empty() || MergesOrigins())) {
       std::vector<TreeNode> along = SelectDrafted(*partner, max_nodes);
       DropForbidden(DraftOrigin::kPartner, &along);
-      tree.Add(DraftOrigin::kPartner, along);
+      merged.Add(DraftOrigin::kPartner, along);
       // Later sources only replace a drafter that has sent nothing.
       drafted.insert(drafted.end(), along.begin(), along.end());
     }
     if (drafted.empty() || MergesOrigins()) {
       const float least = MergesOrigins() ? kLeastMergedScore : kLeastLocalScore;
-      AddOwnNodes(least, &tree);
+      AddOwnNodes(least, &merged);
     }
-    MergedTree::Selection selection = std::move(tree).Take(std::min(limits_.max_nodes, max_nodes));
-    selected_ = std::move(selection.nodes);
-    guesses_ = std::move(selection.guesses);
+    tree_ = std::move(merged).Take(std::min(limits_.max_nodes, max_nodes));
   }
-  for (const Guesses& guesses : guesses_) ++offered_[static_cast<size_t>(guesses.credited())];
+  for (const RoundNode& node : tree_) ++offered_[static_cast<size_t>(node.guesses.credited())];
 }
 
 std::vector<TreeNode> Session::SelectDrafted(const DraftPeer& peer, uint32_t max_nodes) const {
@@ -291,44 +287,31 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftPeer& peer, uint32_t max
 
 ChoiceSession Session::Choice() const {
   ChoiceSession choice;
-  choice.candidates.reserve(selected_.size());
-  for (uint32_t i = 0; i < selected_.size(); ++i) {
-    uint32_t parent = ChoiceNode::kRoot;
-    double above = 1.0;
-    if (selected_[i].depth > 1) {
-      const auto found = std::find_if(selected_.begin(), selected_.begin() + i,
-                                      [&](const TreeNode& node) { return node.id == selected_[i].parent; });
-      parent = static_cast<uint32_t>(found - selected_.begin());
-      above = found->path_score;
-    } else if (policy_->probing() && !choice.probe.has_value() && guesses_[i].IsBy(DraftOrigin::kDrafter)) {
-      // A probe tests the drafter, whatever other sources there are; its first node is its best.
+  choice.candidates.reserve(tree_.size());
+  for (uint32_t i = 0; i < tree_.size(); ++i) {
+    const RoundNode& node = tree_[i];
+    const bool below_root = node.parent == RoundNode::kRoot;
+    const double above = below_root ? 1.0 : tree_[node.parent].path_score;
+    // A probe tests the drafter, whatever other sources there are; its first node is its best.
+    if (below_root && policy_->probing() && !choice.probe.has_value() &&
+        node.guesses.IsBy(DraftOrigin::kDrafter)) {
       choice.probe = i;
     }
     choice.candidates.push_back(
-        {.parent = parent, .probability = above > 0.0 ? selected_[i].path_score / above : 0.0});
+        {.parent = node.parent, .probability = above > 0.0 ? node.path_score / above : 0.0});
   }
   return choice;
 }
 
-void Session::KeepNodes(absl::Span<const uint32_t> indices) {
-  for (size_t i = 0; i < indices.size(); ++i) {
-    selected_[i] = selected_[indices[i]];
-    guesses_[i] = guesses_[indices[i]];
-  }
-  selected_.resize(indices.size());
-  guesses_.resize(indices.size());
-}
-
-// Gives each selected node a slot to be computed in, and a place behind the committed tokens should it be
+// Gives each node a slot to be computed in, and a place behind the committed tokens should it be
 // accepted. When memory is short the tree ends before the first node without: smaller is slower, not wrong.
 void Session::GiveSlots() {
   const auto length = static_cast<uint32_t>(kv_.tokens().size());
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const bool has_place = kv_.Reserve(length + selected_[i].depth).ok();
+  for (size_t i = 0; i < tree_.size(); ++i) {
+    const bool has_place = kv_.Reserve(length + tree_[i].depth).ok();
     const absl::StatusOr<SlotId> slot = kv_.AllocateScratch();
     if (!has_place || !slot.ok()) {
-      selected_.resize(i);
-      guesses_.resize(i);
+      tree_.Truncate(i);
       return;
     }
     slots_.push_back(*slot);
@@ -338,9 +321,7 @@ void Session::GiveSlots() {
 // An engine that chooses needs the masks of all rows beforehand. The tree ends before the first node without.
 void Session::MaskAhead() {
   if (!chooses_in_engine_ || request_.constraint == nullptr) return;
-  const size_t num_nodes = request_.constraint->MaskAhead(selected_) - 1;
-  selected_.resize(num_nodes);
-  guesses_.resize(num_nodes);
+  tree_.Truncate(request_.constraint->MaskAhead(tree_.nodes()) - 1);
 }
 
 void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
@@ -350,8 +331,8 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   tail_ends_.clear();
   MaskAhead();
   GiveSlots();
-  const bool drawn = samples_drafts() && !guesses_.empty() && guesses_[0].IsBy(DraftOrigin::kDrafter);
-  draws_ = drawn ? peer(DraftRole::kDrafter)->mirror().DrawsOf(selected_) : std::vector<DrawGroup>();
+  const bool drawn = samples_drafts() && !tree_.empty() && tree_[0].guesses.IsBy(DraftOrigin::kDrafter);
+  draws_ = drawn ? peer(DraftRole::kDrafter)->mirror().DrawsOf(tree_.nodes()) : std::vector<DrawGroup>();
   round_waited_ = wait_.until > absl::InfinitePast();
   const absl::Duration waited = std::min(now, wait_.until) - wait_.since;
   round_wait_seconds_ = round_waited_ ? std::max(absl::ToDoubleSeconds(waited), 0.0) : 0.0;
@@ -361,20 +342,18 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   rows.push_back({.token = kv_.tokens()[root], .context = kv_.CommittedRow(root), .adapter = adapter_});
   // A node's context beyond the committed prefix is its parent's, then its own slot.
   size_t total = 0;
-  for (const TreeNode& node : selected_) total += node.depth;
+  for (const RoundNode& node : tree_) total += node.depth;
   tails_.reserve(total);
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const auto parent = std::find_if(selected_.begin(), selected_.begin() + static_cast<ptrdiff_t>(i),
-                                     [&](const TreeNode& node) { return node.id == selected_[i].parent; });
+  for (size_t i = 0; i < tree_.size(); ++i) {
+    const uint32_t parent = tree_[i].parent;
     const size_t begin = tails_.size();
-    if (selected_[i].parent != 0) {
-      const auto parent_index = static_cast<size_t>(parent - selected_.begin());
-      const uint32_t parent_begin = parent_index == 0 ? 0 : tail_ends_[parent_index - 1];
-      for (uint32_t at = parent_begin; at < tail_ends_[parent_index]; ++at) tails_.push_back(tails_[at]);
+    if (parent != RoundNode::kRoot) {
+      const uint32_t parent_begin = parent == 0 ? 0 : tail_ends_[parent - 1];
+      for (uint32_t at = parent_begin; at < tail_ends_[parent]; ++at) tails_.push_back(tails_[at]);
     }
     tails_.push_back(slots_[i]);
     tail_ends_.push_back(static_cast<uint32_t>(tails_.size()));
-    rows.push_back({.token = selected_[i].token,
+    rows.push_back({.token = tree_[i].token,
                     .context = {.blocks = kv_.blocks(),
                                 .num_committed = root + 1,
                                 .tail = absl::MakeConstSpan(tails_).subspan(begin)},
@@ -383,12 +362,12 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   if (!chooses_in_engine_) return;
   absl::Span<const std::vector<uint32_t>> allowed;
   if (request_.constraint != nullptr) {
-    allowed = request_.constraint->masks_ahead().first(1 + selected_.size());
+    allowed = request_.constraint->masks_ahead().first(1 + tree_.size());
   }
   choices_.Plan({.sampling = &request_.sampling,
                  .sampler = &sampler_,
                  .position = root + 1,
-                 .nodes = selected_,
+                 .nodes = tree_.nodes(),
                  .allowed = allowed},
                 absl::MakeSpan(rows).subspan(first_row_));
 }
@@ -408,12 +387,12 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   const VerifiedRound round{.position = position,
                             .seed = request_.sampling.seed,
                             .num_logprobs = request_.num_logprobs,
-                            .nodes = selected_,
+                            .nodes = tree_.nodes(),
                             .groups = draws_,
                             .chosen = choices_.tokens(),
                             .logits = logits};
   const VerificationRule* const rule = samples_drafts() ? sampling_rule_ : seeded;
-  if (request_.constraint != nullptr) request_.constraint->BeginWalk(selected_);
+  if (request_.constraint != nullptr) request_.constraint->BeginWalk(tree_.nodes());
   std::vector<VerifiedToken> tokens = rule->Verify(round, sampler_);
   if (request_.constraint != nullptr) request_.constraint->EndWalk();
   result.committed.tokens.reserve(tokens.size());
@@ -425,7 +404,7 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
       return;
     }
     CommittedToken token{.token = verified.choice.token};
-    if (verified.node.has_value()) token.drafted_by = guesses_[*verified.node].credited();
+    if (verified.node.has_value()) token.drafted_by = tree_[*verified.node].guesses.credited();
     token.choice = std::move(verified.choice);
     OutputPiece piece = request_.output->Push(token.token);
     token.text_bytes = static_cast<uint32_t>(piece.text.size());
@@ -480,14 +459,13 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
     report.masks_start = work.start;
     report.masks_end = work.end;
   }
-  for (const TreeNode& node : selected_) report.depth = std::max(report.depth, node.depth);
-  report.nodes = static_cast<uint32_t>(selected_.size());
+  for (const RoundNode& node : tree_) report.depth = std::max(report.depth, node.depth);
+  report.nodes = tree_.size();
   report.accepted = static_cast<uint32_t>(accepted_.size());
   report.committed = static_cast<uint32_t>(tokens.size());
   if (report.depth > 0) verified_per_level_.Add(static_cast<double>(report.nodes) / report.depth);
   report.supply = SupplyOfRound();
-  report.kind =
-      selected_.empty() ? RoundKind::kUndrafted : (round_waited_ ? RoundKind::kMiss : RoundKind::kHit);
+  report.kind = tree_.empty() ? RoundKind::kUndrafted : (round_waited_ ? RoundKind::kMiss : RoundKind::kHit);
   result.committed.kind = report.kind;
   result.committed.depth = report.depth;
   result.committed.nodes = report.nodes;

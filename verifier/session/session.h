@@ -23,6 +23,7 @@
 #include "common/speculation/merged_tree.h"
 #include "common/speculation/node_choice.h"
 #include "common/speculation/policies/window_policy.h"
+#include "common/speculation/round_tree.h"
 #include "common/speculation/rules/verification_rule.h"
 #include "common/speculation/target_sampler.h"
 #include "verifier/session/draft_peer.h"
@@ -195,15 +196,15 @@ class Session {
   // Selects the nodes to verify in the next round: the best by calibrated path score, at most `max_nodes`.
   // KeepNodes reduces them to those at `indices` (increasing; with a node its parent).
   void PrepareRound(uint32_t max_nodes);
-  absl::Span<const TreeNode> selected() const { return selected_; }
+  const RoundTree& tree() const { return tree_; }
   ChoiceSession Choice() const;
-  void KeepNodes(absl::Span<const uint32_t> indices);
+  void KeepNodes(absl::Span<const uint32_t> indices) { tree_.Keep(indices); }
   // Adds the rows of the root and of the nodes that PrepareRound selected: rows[first_row()],
   // rows[first_row() + 1], ..., num_rows() in all. They have choices, or the caller sets where their logits
   // go.
   void PlanRound(absl::Time now, std::vector<StepRow>& rows);
   uint32_t first_row() const { return first_row_; }
-  uint32_t num_rows() const { return 1 + static_cast<uint32_t>(selected_.size()); }
+  uint32_t num_rows() const { return 1 + tree_.size(); }
   // The accepted nodes of the last concluded round, from the root's child down. Node i is rows[first_row() +
   // 1 + i].
   absl::Span<const uint32_t> accepted() const { return accepted_; }
@@ -374,19 +375,18 @@ class Session {
   bool drafts_wanted_ = false;                                        // The window had room,
   bool drafts_offered_ = false;  // and the drafter's candidates were there.
   uint32_t first_row_ = 0;
-  std::vector<TreeNode> selected_;
-  std::vector<Guesses> guesses_;                               // Of each selected node.
+  RoundTree tree_;
   std::array<uint32_t, kNumDraftOrigins> offered_ = {};        // Nodes credited to each, before KeepNodes.
   uint32_t num_masked_ = 0;                                    // Candidates that may not come.
   std::vector<std::pair<DraftOrigin, ForbiddenNode>> masked_;  // Where trees are traced.
   std::vector<DrawGroup> draws_;  // As of when it was planned: the mirror may have been opened again since.
-  std::vector<SlotId> slots_;     // Of each selected node.
+  std::vector<SlotId> slots_;     // Of each node.
   std::vector<SlotId> tails_;     // Their contexts beyond the committed prefix, one after the other.
   std::vector<uint32_t> tail_ends_;
   RoundChoices choices_;  // With chooses_in_engine_.
   double round_wait_seconds_ = 0.0;
   bool round_waited_ = false;
-  std::vector<uint32_t> accepted_;  // Places in selected_ of the accepted nodes, from the root's child down.
+  std::vector<uint32_t> accepted_;  // Indices of the accepted nodes, from the root's child down.
   // Whether the target's choice at the walk's end is known. It is not if the output ended with an accepted
   // node.
   bool walked_to_the_end_ = false;

@@ -84,34 +84,22 @@ std::vector<bool> SessionConstraint::Allowed() {
   return allowed;
 }
 
-namespace {
-
-// Places of the nodes' parents; -1: the root.
-std::vector<int32_t> ParentsOf(absl::Span<const TreeNode> nodes) {
-  std::vector<int32_t> parents;
-  parents.reserve(nodes.size());
-  for (const TreeNode& node : nodes) {
-    const auto end = nodes.begin() + static_cast<ptrdiff_t>(parents.size());
-    const auto parent =
-        std::find_if(nodes.begin(), end, [&](const TreeNode& above) { return above.id == node.parent; });
-    parents.push_back(node.depth == 1 ? -1 : static_cast<int32_t>(parent - nodes.begin()));
-  }
-  return parents;
-}
-
-}  // namespace
-
-void SessionConstraint::SetLinks(absl::Span<const TreeNode> nodes) {
+void SessionConstraint::SetLinks(absl::Span<const RoundNode> nodes) {
   links_.clear();
-  const std::vector<int32_t> parents = ParentsOf(nodes);
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    links_.push_back({.parent = parents[i], .token = nodes[i].token});
+  for (const RoundNode& node : nodes) {
+    links_.push_back({.parent = node.parent == RoundNode::kRoot ? kRoot : static_cast<int32_t>(node.parent),
+                      .token = node.token});
   }
 }
 
 uint32_t SessionConstraint::DropForbidden(std::vector<TreeNode>* nodes,
                                           std::vector<ForbiddenNode>* forbidden) {
-  SetLinks(*nodes);
+  links_.clear();
+  for (const TreeNode& node : *nodes) {
+    const size_t parent = PlaceOfId(absl::MakeConstSpan(*nodes).first(links_.size()), node.parent,
+                                    [](const TreeNode& above) { return above.id; });
+    links_.push_back({.parent = node.depth == 1 ? kRoot : static_cast<int32_t>(parent), .token = node.token});
+  }
   const std::vector<bool> allowed = Allowed();
   size_t kept = 0;
   for (size_t i = 0; i < allowed.size(); ++i) {
@@ -201,7 +189,7 @@ void SessionConstraint::LearnSpelling(TokenId token) {
   forced_.erase(0, is_part && !bytes.empty() ? bytes.size() : std::string::npos);
 }
 
-void SessionConstraint::BeginWalk(absl::Span<const TreeNode> nodes) {
+void SessionConstraint::BeginWalk(absl::Span<const RoundNode> nodes) {
   SetLinks(nodes);
 }
 
@@ -224,7 +212,7 @@ void SessionConstraint::CountMasks(uint32_t masks, absl::Time start) {
   mask_work_.end = Now();
 }
 
-size_t SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
+size_t SessionConstraint::MaskAhead(absl::Span<const RoundNode> nodes) {
   const absl::Time start = Now();
   const uint64_t start_steps = cursor_.steps();
   SetLinks(nodes);

@@ -18,6 +18,7 @@
 #include "common/grammar/compiled.h"
 #include "common/grammar/constraint_cursor.h"
 #include "common/speculation/candidate_tree.h"
+#include "common/speculation/round_tree.h"
 #include "common/tokenizer/tokenizer.h"
 #include "verifier/session/forced_spellings.h"
 
@@ -83,13 +84,13 @@ class SessionConstraint {
   // Makes the masks of the rows of the round's tree, for Mask to use: of the root and of the first nodes, all
   // unless that takes too many steps. Returns for how many rows. This is free while a device computes.
   // Without it, each mask is made when the walk reaches its row, which needs fewer masks.
-  size_t MaskAhead(absl::Span<const TreeNode> nodes);
+  size_t MaskAhead(absl::Span<const RoundNode> nodes);
   // These masks until EndWalk; empty without MaskAhead.
   absl::Span<const std::vector<uint32_t>> masks_ahead() const {
     return absl::MakeConstSpan(masks_ahead_).first(num_masks_ahead_);
   }
   // Starts the walk over the round's tree. `nodes` must exist until EndWalk.
-  void BeginWalk(absl::Span<const TreeNode> nodes);
+  void BeginWalk(absl::Span<const RoundNode> nodes);
   // Masks the logits after a node, or after the root, to the tokens allowed there. Again it changes nothing.
   // `logits`: [vocab_size].
   void Mask(std::optional<uint32_t> node, absl::Span<float> logits);
@@ -131,7 +132,7 @@ class SessionConstraint {
   // For every link, whether the constraint allows it and all links above it. Of the first ones only, if the
   // others or their masks would take too many steps.
   std::vector<bool> Allowed();
-  void SetLinks(absl::Span<const TreeNode> nodes);
+  void SetLinks(absl::Span<const RoundNode> nodes);
   absl::Time Now() const { return clock_ == nullptr ? absl::UnixEpoch() : clock_->Now(); }
   void FillMask(int32_t place, absl::Span<uint32_t> mask);
   bool HasStepsLeft(uint64_t start) const;

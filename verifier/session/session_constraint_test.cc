@@ -373,7 +373,7 @@ TEST_F(SessionConstraintTest, TellsWhatItsMasksTook) {
   constraint.TimeBy(&clock);
   TokenId child = 1;
   while (!Allows({}, child)) ++child;
-  const std::vector<TreeNode> nodes = {{.id = 1, .parent = 0, .token = child, .depth = 1, .score = 0.5f}};
+  const RoundNode nodes[] = {{.token = child, .score = 0.5f}};
   const auto logits_after = [&](std::optional<uint32_t> node) {
     std::vector<float> logits(kVocabSize, 1.0f);
     constraint.Mask(node, absl::MakeSpan(logits));
@@ -483,11 +483,12 @@ TEST_F(SessionConstraintTest, ExpensiveMasksHaveSmallTrees) {
   // What they cost is not known yet.
   constraint.DropForbidden(&nodes);
   ASSERT_GT(nodes.size(), 5u);
-  const size_t rows = constraint.MaskAhead(nodes);
+  const RoundTree tree = RoundTree::Of(DraftOrigin::kDrafter, nodes);
+  const size_t rows = constraint.MaskAhead(tree.nodes());
   EXPECT_LT(rows, 4u);
   EXPECT_EQ(constraint.masks_ahead().size(), rows);
   // The others are made where the walk comes to them.
-  constraint.BeginWalk(nodes);
+  constraint.BeginWalk(tree.nodes());
   for (const uint32_t node : {0u, 4u}) {
     std::vector<float> logits(kVocabSize, 1.0f), expected(kVocabSize, 1.0f);
     constraint.Mask(node, absl::MakeSpan(logits));

@@ -46,13 +46,13 @@ std::vector<VerifiedToken> BlockRule::Verify(const VerifiedRound& round, TargetS
   const VerificationNoise noise(round.seed);
   std::vector<ChainedDraft> chain;
   std::vector<uint32_t> chain_nodes;
-  NodeId at = 0;
+  uint32_t at = RoundNode::kRoot;
   while (const DrawGroup* const group = FindGroup(round, at)) {
     const DrawnChild& first = group->children.front();
     if (!first.node.has_value()) break;
     chain.push_back({.token = first.token, .distribution = group->distribution.get()});
     chain_nodes.push_back(*first.node);
-    at = round.nodes[*first.node].id;
+    at = *first.node;
   }
   if (chain.empty()) return SeededRule().Verify(round, sampler);
 

@@ -74,12 +74,12 @@ std::vector<VerifiedToken> RejectionRule::Verify(const VerifiedRound& round, Tar
   uint32_t position = round.position;
   std::optional<uint32_t> at;
   do {
-    const NodeId parent = at.has_value() ? round.nodes[*at].id : 0;
+    const uint32_t parent = at.value_or(RoundNode::kRoot);
     const absl::Span<float> logits = round.logits(at);
     VerifiedToken token;
     if (const DrawGroup* const group = FindGroup(round, parent); group == nullptr) {
       token.choice = sampler.Choose(logits, position, round.num_logprobs);
-      token.node = FindNode(round, parent, token.choice.token);
+      token.node = FindChild(round.nodes, parent, token.choice.token);
     } else {
       std::vector<float> for_logprobs;
       if (round.num_logprobs >= 0) for_logprobs.assign(logits.begin(), logits.end());

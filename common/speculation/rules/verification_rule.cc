@@ -70,7 +70,7 @@ std::vector<VerifiedToken> SeededRule::Verify(const VerifiedRound& round, Target
       token.choice.token = round.chosen[at.has_value() ? 1 + *at : 0];
     }
     sampler.Append(token.choice.token);
-    token.node = FindNode(round, at.has_value() ? round.nodes[*at].id : 0, token.choice.token);
+    token.node = FindChild(round.nodes, at.value_or(RoundNode::kRoot), token.choice.token);
     at = token.node;
     tokens.push_back(std::move(token));
   } while (at.has_value());
@@ -88,7 +88,7 @@ double UniformFromBits(uint64_t bits) {
   return static_cast<double>(bits >> 11) * (1.0 / 9007199254740992.0);
 }
 
-const DrawGroup* FindGroup(const VerifiedRound& round, NodeId parent) {
+const DrawGroup* FindGroup(const VerifiedRound& round, uint32_t parent) {
   for (const DrawGroup& group : round.groups) {
     if (group.parent != parent) continue;
     const bool verified = std::any_of(group.children.begin(), group.children.end(),
@@ -96,13 +96,6 @@ const DrawGroup* FindGroup(const VerifiedRound& round, NodeId parent) {
     return verified ? &group : nullptr;
   }
   return nullptr;
-}
-
-std::optional<uint32_t> FindNode(const VerifiedRound& round, NodeId parent, TokenId token) {
-  for (uint32_t i = 0; i < round.nodes.size(); ++i) {
-    if (round.nodes[i].parent == parent && round.nodes[i].token == token) return i;
-  }
-  return std::nullopt;
 }
 
 }  // namespace tandem
