@@ -7,8 +7,6 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/base/token.h"
-#include "common/speculation/candidate_tree.h"
 #include "common/speculation/round_tree.h"
 
 namespace tandem {
@@ -42,25 +40,18 @@ constexpr SourceKind KindOf(DraftOrigin origin) {
 // other: if their probabilities add up to more than 1, they are scaled down to 1.
 class MergedTree {
  public:
-  // `nodes`: sorted by ids of their own, with every node its parent, `path_score` by calibrated scores.
-  // Origins are added in their order, each once.
-  void Add(DraftOrigin origin, absl::Span<const TreeNode> nodes);
+  // The candidates of one origin, with calibrated path scores. Origins are added in their order, each once.
+  void Add(const RoundTree& tree);
+  bool empty() const { return nodes_.empty(); }
 
   // The best nodes by path score, at most `most`; with every node its parent. Consumes this tree.
   RoundTree Take(uint32_t most) &&;
 
  private:
-  struct Entry {
-    uint32_t parent = RoundNode::kRoot;  // Index in entries_.
-    TokenId token = 0;
-    uint32_t depth = 0;
-    double probability = 0.0;
-    Guesses guesses;
-  };
+  uint32_t FindOrAdd(const RoundNode& node);
 
-  uint32_t FindOrAdd(uint32_t parent, TokenId token, uint32_t depth);
-
-  std::vector<Entry> entries_;
+  std::vector<RoundNode> nodes_;       // In the order in which they were added, without path scores.
+  std::vector<double> probabilities_;  // Of each, that it is right if its parent is.
 };
 
 // One origin's nodes in a round's tree, and their outcome. Its own path consists of the nodes that it guessed

@@ -1,4 +1,5 @@
 #include "common/speculation/merged_tree.h"
+#include "common/base/node_index.h"
 
 #include <utility>
 #include <vector>
@@ -18,20 +19,19 @@ constexpr DraftOrigin kPartner = DraftOrigin::kPartner;
 constexpr DraftOrigin kLocal = DraftOrigin::kLocal;
 
 // A chain of tokens, each as likely as `score`.
-std::vector<TreeNode> Chain(const std::vector<TokenId>& tokens, float score, NodeId first_id = 1) {
-  std::vector<TreeNode> nodes;
+RoundTree Chain(DraftOrigin origin, const std::vector<TokenId>& tokens, float score) {
+  RoundTree tree;
   float path = 1.0f;
-  for (TokenId token : tokens) {
+  for (const TokenId token : tokens) {
     path *= score;
-    const auto depth = static_cast<uint32_t>(nodes.size()) + 1;
-    nodes.push_back({.id = first_id + depth - 1,
-                     .parent = depth == 1 ? 0 : first_id + depth - 2,
-                     .token = token,
-                     .depth = depth,
-                     .score = score,
-                     .path_score = path});
+    tree.Add({.parent = tree.empty() ? kRootNode : tree.size() - 1,
+              .token = token,
+              .depth = tree.size() + 1,
+              .score = score,
+              .path_score = path,
+              .guesses = Guesses::Of(origin, score)});
   }
-  return nodes;
+  return tree;
 }
 
 std::vector<TokenId> Tokens(const RoundTree& tree) {
@@ -49,8 +49,8 @@ TEST(SourceAttributesTest, AreNamedAfterTheirSources) {
 
 TEST(MergedTreeTest, ATokenOfTwoIsTheFirstOnes) {
   MergedTree tree;
-  tree.Add(kDrafter, Chain({5, 6}, 0.5f, 40));
-  tree.Add(kLocal, Chain({5, 7, 8}, 0.75f));
+  tree.Add(Chain(kDrafter, {5, 6}, 0.5f));
+  tree.Add(Chain(kLocal, {5, 7, 8}, 0.75f));
   const RoundTree merged = std::move(tree).Take(16);
   // By path score: 5 at 0.75, then of its children, which together claim 1.25, 7 at 0.6 of that and 6 at 0.4.
   EXPECT_THAT(Tokens(merged), ElementsAre(5, 7, 8, 6));
@@ -69,8 +69,8 @@ TEST(MergedTreeTest, ATokenOfTwoIsTheFirstOnes) {
 
 TEST(MergedTreeTest, TheBestStayWithTheirParents) {
   MergedTree tree;
-  tree.Add(kDrafter, Chain({1, 2, 3}, 0.4f));
-  tree.Add(kLocal, Chain({4, 5, 6}, 0.6f));
+  tree.Add(Chain(kDrafter, {1, 2, 3}, 0.4f));
+  tree.Add(Chain(kLocal, {4, 5, 6}, 0.6f));
   const RoundTree merged = std::move(tree).Take(3);
   EXPECT_THAT(Tokens(merged), ElementsAre(4, 1, 5));
   EXPECT_EQ(merged[2].parent, 0u);
@@ -78,11 +78,12 @@ TEST(MergedTreeTest, TheBestStayWithTheirParents) {
 
 TEST(MergedTreeTest, OneOriginStaysAsItIs) {
   MergedTree tree;
-  tree.Add(kDrafter, Chain({1, 2, 3}, 0.5f, 100));
+  tree.Add(Chain(kDrafter, {1, 2, 3}, 0.5f));
   const RoundTree merged = std::move(tree).Take(16);
   EXPECT_THAT(Tokens(merged), ElementsAre(1, 2, 3));
   EXPECT_FLOAT_EQ(merged[2].path_score, 0.125f);
   EXPECT_TRUE(MergedTree().Take(4).empty());
+  EXPECT_TRUE(MergedTree().empty());
 }
 
 class OutcomeTest : public ::testing::Test {
@@ -90,8 +91,8 @@ class OutcomeTest : public ::testing::Test {
   // The drafter has 1 > 2 > 3, the verifier 1 > 2 > 4 > 5.
   OutcomeTest() {
     MergedTree tree;
-    tree.Add(kDrafter, Chain({1, 2, 3}, 0.9f));
-    tree.Add(kLocal, Chain({1, 2, 4, 5}, 0.8f));
+    tree.Add(Chain(kDrafter, {1, 2, 3}, 0.9f));
+    tree.Add(Chain(kLocal, {1, 2, 4, 5}, 0.8f));
     tree_ = std::move(tree).Take(16);
   }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cassert>
 
+#include "absl/container/inlined_vector.h"
+#include "common/base/node_index.h"
+
 namespace tandem {
 
 DraftOrigin Guesses::credited() const {
@@ -12,56 +15,52 @@ DraftOrigin Guesses::credited() const {
   return DraftOrigin::kLocal;
 }
 
-RoundTree RoundTree::Of(DraftOrigin origin, absl::Span<const TreeNode> nodes) {
-  RoundTree tree;
-  tree.Reserve(nodes.size());
-  for (const TreeNode& node : nodes) {
-    RoundNode own{.token = node.token,
-                  .depth = node.depth,
-                  .score = node.score,
-                  .path_score = node.path_score,
-                  .id = node.id};
-    own.guesses.scores[static_cast<size_t>(origin)] = node.score;
-    if (node.depth > 1) {
-      own.parent = static_cast<uint32_t>(
-          PlaceOfId(tree.nodes(), node.parent, [](const RoundNode& above) { return above.id; }));
-      assert(own.parent < tree.size() && tree[own.parent].id == node.parent);
-    }
-    tree.Add(own);
-  }
-  return tree;
-}
-
 void RoundTree::Add(const RoundNode& node) {
-  assert(node.parent == RoundNode::kRoot
-             ? node.depth == 1
-             : node.parent < size() && nodes_[node.parent].depth + 1 == node.depth);
+  assert(node.parent == kRootNode ? node.depth == 1
+                                  : node.parent < size() && nodes_[node.parent].depth + 1 == node.depth);
   nodes_.push_back(node);
 }
 
 void RoundTree::Keep(absl::Span<const uint32_t> indices) {
-  // Of each node kept so far; parents come first.
-  std::vector<uint32_t> places(nodes_.size(), RoundNode::kRoot);
-  for (uint32_t i = 0; i < indices.size(); ++i) {
-    RoundNode node = nodes_[indices[i]];
-    assert(indices[i] >= i && (node.parent == RoundNode::kRoot || places[node.parent] != RoundNode::kRoot));
-    if (node.parent != RoundNode::kRoot) node.parent = places[node.parent];
-    places[indices[i]] = i;
-    nodes_[i] = node;
+  size_t kept = 0;
+  KeepIf([&](uint32_t index, const RoundNode&) {
+    const bool is_wanted = kept < indices.size() && indices[kept] == index;
+    kept += is_wanted ? 1 : 0;
+    return is_wanted;
+  });
+  assert(kept == indices.size());
+}
+
+uint32_t RoundTree::KeepIf(absl::FunctionRef<bool(uint32_t index, RoundNode& node)> is_wanted) {
+  constexpr size_t kUsualNodes = 64;
+  absl::InlinedVector<uint32_t, kUsualNodes> places(nodes_.size(), kRootNode);  // Of those that are kept.
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    RoundNode node = nodes_[i];
+    if (node.parent != kRootNode) {
+      node.parent = places[node.parent];
+      if (node.parent == kRootNode) continue;
+    }
+    if (!is_wanted(i, node)) continue;
+    places[i] = kept;
+    nodes_[kept++] = node;
   }
-  Truncate(indices.size());
+  const uint32_t removed = size() - kept;
+  Truncate(kept);
+  return removed;
 }
 
 std::optional<uint32_t> FindChild(absl::Span<const RoundNode> nodes, uint32_t parent, TokenId token) {
-  for (uint32_t i = parent == RoundNode::kRoot ? 0 : parent + 1; i < nodes.size(); ++i) {
+  for (uint32_t i = parent == kRootNode ? 0 : parent + 1; i < nodes.size(); ++i) {
     if (nodes[i].parent == parent && nodes[i].token == token) return i;
   }
   return std::nullopt;
 }
 
-void CollectPathUp(absl::Span<const RoundNode> nodes, uint32_t index, TokenIds* path) {
+void CollectPath(absl::Span<const RoundNode> nodes, uint32_t index, TokenIds* path) {
   path->clear();
-  for (; index != RoundNode::kRoot; index = nodes[index].parent) path->push_back(nodes[index].token);
+  for (; index != kRootNode; index = nodes[index].parent) path->push_back(nodes[index].token);
+  std::reverse(path->begin(), path->end());
 }
 
 }  // namespace tandem

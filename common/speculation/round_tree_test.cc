@@ -1,4 +1,5 @@
 #include "common/speculation/round_tree.h"
+#include "common/base/node_index.h"
 
 #include <vector>
 
@@ -17,63 +18,78 @@ std::vector<uint32_t> ParentsIn(const RoundTree& tree) {
   return parents;
 }
 
-std::vector<TokenId> PathUp(const RoundTree& tree, uint32_t index) {
+std::vector<TokenId> PathTo(const RoundTree& tree, uint32_t index) {
   TokenIds path = {99};
-  CollectPathUp(tree.nodes(), index, &path);
+  CollectPath(tree.nodes(), index, &path);
   return path;
 }
 
-// Children 10 and 11 of the root; 12 and 13 below 10, 14 below 12, and 12 below 11. Ids have gaps: others
-// were pruned or not selected.
+// Children 10 and 11 of the root; 12 and 13 below 10, 14 below the first 12, and 12 below 11.
 RoundTree SixNodes() {
-  return RoundTree::Of(
-      DraftOrigin::kPartner,
-      std::vector<TreeNode>{{.id = 3, .parent = 0, .token = 10, .depth = 1, .score = 0.5f},
-                            {.id = 4, .parent = 0, .token = 11, .depth = 1, .score = 0.25f},
-                            {.id = 7, .parent = 3, .token = 12, .depth = 2, .score = 0.5f},
-                            {.id = 20, .parent = 3, .token = 13, .depth = 2, .score = 0.5f},
-                            {.id = 21, .parent = 7, .token = 14, .depth = 3, .score = 0.5f},
-                            {.id = 22, .parent = 4, .token = 12, .depth = 2, .score = 0.5f}});
+  RoundTree tree;
+  tree.Add({.token = 10});
+  tree.Add({.token = 11});
+  tree.Add({.parent = 0, .token = 12, .depth = 2});
+  tree.Add({.parent = 0, .token = 13, .depth = 2});
+  tree.Add({.parent = 2, .token = 14, .depth = 3});
+  tree.Add({.parent = 1, .token = 12, .depth = 2});
+  return tree;
 }
 
-TEST(RoundTreeTest, ParentsAreIndices) {
-  const RoundTree tree = SixNodes();
-  EXPECT_THAT(ParentsIn(tree), ElementsAre(RoundNode::kRoot, RoundNode::kRoot, 0, 0, 2, 1));
-  EXPECT_EQ(tree[1].guesses.credited(), DraftOrigin::kPartner);
-  EXPECT_EQ(tree[1].guesses.by(DraftOrigin::kPartner), 0.25f);
-  EXPECT_EQ(tree[4].id, 21u) << "the drafter's own name for it";
+TEST(RoundTreeTest, TheFirstOriginIsCredited) {
+  Guesses guesses = Guesses::Of(DraftOrigin::kLocal, 0.75f);
+  EXPECT_EQ(guesses.credited(), DraftOrigin::kLocal);
+  guesses.scores[static_cast<size_t>(DraftOrigin::kPartner)] = 0.25f;
+  EXPECT_EQ(guesses.credited(), DraftOrigin::kPartner);
+  EXPECT_EQ(guesses.by(DraftOrigin::kLocal), 0.75f);
+  EXPECT_FALSE(guesses.IsBy(DraftOrigin::kDrafter));
 }
 
 TEST(RoundTreeTest, WhatIsKeptKeepsItsParents) {
   RoundTree tree = SixNodes();
   tree.Keep(std::vector<uint32_t>{1, 5});
-  EXPECT_THAT(ParentsIn(tree), ElementsAre(RoundNode::kRoot, 0));
+  EXPECT_THAT(ParentsIn(tree), ElementsAre(kRootNode, 0));
   EXPECT_EQ(tree[1].token, 12);
   tree = SixNodes();
   tree.Keep(std::vector<uint32_t>{0, 2, 4});
-  EXPECT_THAT(ParentsIn(tree), ElementsAre(RoundNode::kRoot, 0, 1));
-  EXPECT_THAT(PathUp(tree, 2), ElementsAre(14, 12, 10));
+  EXPECT_THAT(ParentsIn(tree), ElementsAre(kRootNode, 0, 1));
+  EXPECT_THAT(PathTo(tree, 2), ElementsAre(10, 12, 14));
   tree.Truncate(1);
   EXPECT_EQ(tree.size(), 1u);
   tree.Keep({});
   EXPECT_TRUE(tree.empty());
 }
 
+TEST(RoundTreeTest, WhatIsBelowAnUnwantedNodeGoesUnasked) {
+  RoundTree tree = SixNodes();
+  std::vector<uint32_t> asked;
+  const uint32_t removed = tree.KeepIf([&](uint32_t index, RoundNode& node) {
+    asked.push_back(index);
+    const uint32_t above = node.parent == kRootNode ? 100 : static_cast<uint32_t>(tree[node.parent].token);
+    node.token += static_cast<TokenId>(above);
+    return index != 0;
+  });
+  EXPECT_EQ(removed, 4u);
+  EXPECT_THAT(asked, ElementsAre(0, 1, 5));
+  EXPECT_THAT(ParentsIn(tree), ElementsAre(kRootNode, 0));
+  EXPECT_THAT(PathTo(tree, 1), ElementsAre(111, 123)) << "what was changed is kept, and is seen below";
+}
+
 TEST(RoundTreeTest, ChildrenAreFoundByParentAndToken) {
   const RoundTree tree = SixNodes();
-  EXPECT_EQ(FindChild(tree.nodes(), RoundNode::kRoot, 11), 1u);
-  EXPECT_EQ(FindChild(tree.nodes(), RoundNode::kRoot, 12), std::nullopt);
+  EXPECT_EQ(FindChild(tree.nodes(), kRootNode, 11), 1u);
+  EXPECT_EQ(FindChild(tree.nodes(), kRootNode, 12), std::nullopt);
   EXPECT_EQ(FindChild(tree.nodes(), 0, 12), 2u);
   EXPECT_EQ(FindChild(tree.nodes(), 1, 12), 5u);
   EXPECT_EQ(FindChild(tree.nodes(), 5, 12), std::nullopt);
-  EXPECT_EQ(FindChild({}, RoundNode::kRoot, 10), std::nullopt);
+  EXPECT_EQ(FindChild({}, kRootNode, 10), std::nullopt);
 }
 
-TEST(RoundTreeTest, PathsGoUpToTheRoot) {
+TEST(RoundTreeTest, PathsGoDownFromTheRoot) {
   const RoundTree tree = SixNodes();
-  EXPECT_THAT(PathUp(tree, 4), ElementsAre(14, 12, 10));
-  EXPECT_THAT(PathUp(tree, 1), ElementsAre(11));
-  EXPECT_THAT(PathUp(tree, RoundNode::kRoot), IsEmpty());
+  EXPECT_THAT(PathTo(tree, 4), ElementsAre(10, 12, 14));
+  EXPECT_THAT(PathTo(tree, 1), ElementsAre(11));
+  EXPECT_THAT(PathTo(tree, kRootNode), IsEmpty());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "common/base/node_index.h"
 #include "verifier/session/round_choices.h"
 #include "verifier/testing/scheduler_test_fixture.h"
 
@@ -129,7 +130,7 @@ TEST(RoundChoicesTest, CountThePathToEachNode) {
     std::vector<TargetSampler> samplers = {sampler};
     for (uint32_t i = below(20); i > 0; --i) {
       const uint32_t above = below(nodes.size() + 1);
-      nodes.push_back({.parent = above == 0 ? RoundNode::kRoot : above - 1,
+      nodes.push_back({.parent = above == 0 ? kRootNode : above - 1,
                        .token = static_cast<TokenId>(below(6)),
                        .depth = above == 0 ? 1 : nodes[above - 1].depth + 1});
       samplers.push_back(samplers[above]);

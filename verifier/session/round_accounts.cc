@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "common/base/node_index.h"
 #include "verifier/session/drafter_record.h"
 #include "verifier/session/session.h"
 
@@ -32,14 +33,14 @@ DraftTotals TotalsBy(const SessionSummary& summary, SourceKind source) {
 void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
                             std::vector<JudgedNode>* judged) {
   constexpr size_t kUsualNodes = 32;
-  // The nodes after which the target's choice is known, the root among them.
-  absl::InlinedVector<uint32_t, kUsualNodes> walk = {RoundNode::kRoot};
   absl::InlinedVector<bool, kUsualNodes> is_accepted(tree_.size(), false);
-  for (const uint32_t index : accepted_) {
-    walk.push_back(index);
-    is_accepted[index] = true;
+  // After the root and after every node: whether the target's choice is known.
+  absl::InlinedVector<bool, kUsualNodes> is_chosen_after(tree_.size() + 1, false);
+  is_chosen_after[0] = true;
+  for (const uint32_t index : accepted_) is_accepted[index] = is_chosen_after[PlaceAfterRoot(index)] = true;
+  if (!walked_to_the_end_) {
+    is_chosen_after[PlaceAfterRoot(accepted_.empty() ? kRootNode : accepted_.back())] = false;
   }
-  if (!walked_to_the_end_) walk.pop_back();
   const float temperature = request_.sampling.temperature;
   absl::InlinedVector<uint32_t, kUsualNodes> depths;
   judged->reserve(tree_.size());
@@ -47,7 +48,7 @@ void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
   for (size_t i = 0; i < tree_.size(); ++i) {
     const RoundNode& node = tree_[i];
     if (!node.guesses.IsBy(origin)) continue;
-    if (std::find(walk.begin(), walk.end(), node.parent) == walk.end()) continue;
+    if (!is_chosen_after[PlaceAfterRoot(node.parent)]) continue;
     const float score = node.guesses.by(origin);
     judged->push_back({.score = score,
                        .calibrated = calibration->Calibrated(temperature, node.depth, score),
@@ -59,32 +60,17 @@ void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
   }
 }
 
-std::vector<TracedNode> Session::TraceTree() const {
-  std::vector<TracedNode> traced;
-  traced.reserve(tree_.size());
-  for (const RoundNode& node : tree_) {
-    traced.push_back({.parent = node.parent == RoundNode::kRoot ? 0 : node.parent + 1,
-                      .token = node.token,
-                      .score = node.score,
-                      .origin = node.guesses.credited()});
-  }
-  for (const uint32_t index : accepted_) traced[index].accepted = true;
-  return traced;
-}
-
-std::vector<TracedNode> Session::TraceMasked() const {
-  std::vector<TracedNode> masked;
-  for (const auto& [origin, forbidden] : masked_) {
+std::vector<RoundNode> Session::TraceMasked() const {
+  std::vector<RoundNode> masked;
+  for (const ForbiddenNode& forbidden : masked_) {
     if (masked.size() == kMaxTracedMasked) break;
-    std::optional<uint32_t> above = RoundNode::kRoot;
-    for (size_t i = 0; above.has_value() && i + 1 < forbidden.path.size(); ++i) {
-      above = FindChild(tree_.nodes(), *above, forbidden.path[i]);
+    std::optional<uint32_t> parent = kRootNode;
+    for (size_t i = 0; parent.has_value() && i < forbidden.above.size(); ++i) {
+      parent = FindChild(tree_.nodes(), *parent, forbidden.above[i]);
     }
-    if (!above.has_value()) continue;  // Its parent was not verified.
-    masked.push_back({.parent = *above == RoundNode::kRoot ? 0 : *above + 1,
-                      .token = forbidden.path.back(),
-                      .score = forbidden.score,
-                      .origin = origin});
+    if (!parent.has_value()) continue;  // It was not verified.
+    masked.push_back(forbidden.node);
+    masked.back().parent = *parent;
   }
   return masked;
 }
@@ -128,8 +114,8 @@ void Session::FillShares(RoundReport& report,
   for (const uint32_t index : accepted_) report.accepted_by.push_back(tree_[index].guesses.credited());
   report.wait_seconds = round_wait_seconds_;
   report.shares[static_cast<size_t>(DraftOrigin::kDrafter)].wait_seconds = round_wait_seconds_;
-  for (const DraftOrigin own : {DraftOrigin::kGrammar, DraftOrigin::kPrediction, DraftOrigin::kLocal}) {
-    report.shares[static_cast<size_t>(own)].wait_seconds = guess_seconds_[static_cast<size_t>(own)];
+  for (const OwnSource& own : own_sources_) {
+    report.shares[static_cast<size_t>(own.origin())].wait_seconds = own.seconds();
   }
 }
 
@@ -192,13 +178,10 @@ void Session::SummariseCosts(const RoundCosts& costs) {
 void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
                            const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) {
   ObservePartner(outcomes[static_cast<size_t>(DraftOrigin::kPartner)]);
-  const auto observe_own = [&](DraftOrigin origin, ScoreCalibration* calibration) {
+  for (const OwnSource& own : own_sources_) {
     std::vector<JudgedNode> judged;
-    if (calibration != nullptr) ObserveScores(origin, calibration, &judged);
-  };
-  observe_own(DraftOrigin::kGrammar, forced_calibration_);
-  observe_own(DraftOrigin::kPrediction, prediction_calibration_);
-  observe_own(DraftOrigin::kLocal, local_calibration_);
+    ObserveScores(own.origin(), own.calibration(), &judged);
+  }
   ObserveDrafter(report, committed, outcomes[static_cast<size_t>(DraftOrigin::kDrafter)]);
 }
 

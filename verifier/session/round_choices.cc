@@ -1,14 +1,15 @@
 #include "verifier/session/round_choices.h"
 
-#include <algorithm>
 #include <cassert>
+
+#include "common/base/node_index.h"
 
 namespace tandem {
 void RoundChoices::PlanOwnCounts(const Round& round) {
   own_counts_.clear();
   own_ends_.clear();
   for (uint32_t i = 0; i < round.nodes.size(); ++i) {
-    CollectPathUp(round.nodes, i, &path_);  // The order does not matter.
+    CollectPath(round.nodes, i, &path_);
     const std::vector<TokenCount> own = round.sampler->CountsAfter(path_);
     own_counts_.insert(own_counts_.end(), own.begin(), own.end());
     own_ends_.push_back(own_counts_.size());
@@ -17,8 +18,7 @@ void RoundChoices::PlanOwnCounts(const Round& round) {
 
 TokenIds RoundChoices::CompletingAfter(const Round& round, size_t row) {
   if (round.sampling->banned_sequences.empty()) return {};
-  CollectPathUp(round.nodes, row == 0 ? RoundNode::kRoot : static_cast<uint32_t>(row - 1), &path_);
-  std::reverse(path_.begin(), path_.end());
+  CollectPath(round.nodes, row == 0 ? kRootNode : static_cast<uint32_t>(row - 1), &path_);
   return round.sampler->CompletingTokens(path_);
 }
 

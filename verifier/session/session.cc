@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
+#include "common/base/node_index.h"
 #include "verifier/session/drafter_record.h"
 
 namespace tandem {
@@ -229,27 +230,21 @@ void Session::PrepareRound(uint32_t max_nodes) {
   // An output's last token has no use for drafts.
   drafts_wanted_ = has_window && OutputLength() + 1 < request_.max_tokens;
   drafts_offered_ = drafts_wanted_ && !drafter->mirror().tree().empty();
-  std::vector<TreeNode> drafted;
   num_masked_ = 0;
   masked_.clear();
-  if (has_window) {
-    drafted = SelectDrafted(*drafter, max_nodes);
-    DropForbidden(DraftOrigin::kDrafter, &drafted);
-  }
+  RoundTree drafted;
+  if (has_window) drafted = SelectDrafted(DraftRole::kDrafter, max_nodes);
   if (samples_drafts() && !drafted.empty()) {
     // Draws use the drafter's ids.
-    tree_ = RoundTree::Of(DraftOrigin::kDrafter, drafted);
+    tree_ = std::move(drafted);
   } else {
     MergedTree merged;
-    merged.Add(DraftOrigin::kDrafter, drafted);
-    if (partner != nullptr && drafts_wanted_ && (drafted.empty() || MergesOrigins())) {
-      std::vector<TreeNode> along = SelectDrafted(*partner, max_nodes);
-      DropForbidden(DraftOrigin::kPartner, &along);
-      merged.Add(DraftOrigin::kPartner, along);
-      // Later sources only replace a drafter that has sent nothing.
-      drafted.insert(drafted.end(), along.begin(), along.end());
+    merged.Add(drafted);
+    // Later sources only replace earlier ones that have nothing, unless all are merged.
+    if (partner != nullptr && drafts_wanted_ && (merged.empty() || MergesOrigins())) {
+      merged.Add(SelectDrafted(DraftRole::kPartner, max_nodes));
     }
-    if (drafted.empty() || MergesOrigins()) {
+    if (merged.empty() || MergesOrigins()) {
       const float least = MergesOrigins() ? kLeastMergedScore : kLeastLocalScore;
       AddOwnNodes(least, &merged);
     }
@@ -258,10 +253,10 @@ void Session::PrepareRound(uint32_t max_nodes) {
   for (const RoundNode& node : tree_) ++offered_[static_cast<size_t>(node.guesses.credited())];
 }
 
-std::vector<TreeNode> Session::SelectDrafted(const DraftPeer& peer, uint32_t max_nodes) const {
-  const DraftMirror& mirror = peer.mirror();
-  const DraftBudget& budget = peer.budget();
-  ScoreCalibration& calibration = peer.record()->calibration;
+RoundTree Session::SelectDrafted(DraftRole role, uint32_t max_nodes) {
+  const DraftMirror& mirror = peer(role)->mirror();
+  const DraftBudget& budget = peer(role)->budget();
+  ScoreCalibration& calibration = peer(role)->record()->calibration;
   const float temperature = request_.sampling.temperature;
   const auto worth = [&](const TreeNode& node) {
     return calibration.Calibrated(temperature, node.depth, node.score);
@@ -279,26 +274,52 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftPeer& peer, uint32_t max
     depth = std::min(depth, request_.constraint->most_masks());
   // Nodes that were drafted ahead have more children than may be verified, and even a chain's have siblings.
   const uint32_t most_children = by_worth ? UINT32_MAX : budget.branching;
-  return mirror.Select({.max_nodes = std::min(nodes, max_nodes),
-                        .max_depth = depth,
-                        .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
-                       worth);
+  RoundTree drafted =
+      mirror.Select({.max_nodes = std::min(nodes, max_nodes),
+                     .max_depth = depth,
+                     .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
+                    role == DraftRole::kPartner ? DraftOrigin::kPartner : DraftOrigin::kDrafter, worth);
+  DropForbidden(&drafted);
+  return drafted;
+}
+
+void Session::ReadLocally() {
+  for (OwnSource& own : own_sources_) own.Read(kv_.tokens(), request_.prompt.size());
+}
+
+void Session::AddOwnNodes(float least_path_score, MergedTree* tree) {
+  const uint32_t remaining = request_.max_tokens - OutputLength();
+  const OwnSource::Limits limits{.proposal = {.depth = std::min(limits_.max_depth, remaining - 1),
+                                              .nodes = limits_.max_nodes,
+                                              .branching = limits_.branching},
+                                 .num_tokens = kv_.tokens().size(),
+                                 .vocab_size = vocab_size_,
+                                 .constraint = request_.constraint.get(),
+                                 .temperature = request_.sampling.temperature,
+                                 .least_path_score = least_path_score};
+  for (OwnSource& own : own_sources_) {
+    RoundTree nodes = own.Candidates(limits);
+    DropBanned(&nodes);
+    tree->Add(nodes);
+  }
+}
+
+Session::LocalGuess Session::GuessLocally() {
+  LocalGuess guess;
+  MergedTree tree;
+  AddOwnNodes(kLeastLocalScore, &tree);
+  for (const RoundNode& node : std::move(tree).Take(limits_.max_nodes)) {
+    ++guess.nodes;
+    guess.expected_accepted += double{node.path_score};
+  }
+  return guess;
 }
 
 ChoiceSession Session::Choice() const {
-  ChoiceSession choice;
-  choice.candidates.reserve(tree_.size());
-  for (uint32_t i = 0; i < tree_.size(); ++i) {
-    const RoundNode& node = tree_[i];
-    const bool below_root = node.parent == RoundNode::kRoot;
-    const double above = below_root ? 1.0 : tree_[node.parent].path_score;
-    // A probe tests the drafter, whatever other sources there are; its first node is its best.
-    if (below_root && policy_->probing() && !choice.probe.has_value() &&
-        node.guesses.IsBy(DraftOrigin::kDrafter)) {
-      choice.probe = i;
-    }
-    choice.candidates.push_back(
-        {.parent = node.parent, .probability = above > 0.0 ? node.path_score / above : 0.0});
+  ChoiceSession choice{.nodes = tree_.nodes()};
+  // A probe tests the drafter, whatever other sources there are; its first node is its best.
+  for (uint32_t i = 0; policy_->probing() && !choice.probe.has_value() && i < tree_.size(); ++i) {
+    if (tree_[i].parent == kRootNode && tree_[i].guesses.IsBy(DraftOrigin::kDrafter)) choice.probe = i;
   }
   return choice;
 }
@@ -347,7 +368,7 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   for (size_t i = 0; i < tree_.size(); ++i) {
     const uint32_t parent = tree_[i].parent;
     const size_t begin = tails_.size();
-    if (parent != RoundNode::kRoot) {
+    if (parent != kRootNode) {
       const uint32_t parent_begin = parent == 0 ? 0 : tail_ends_[parent - 1];
       for (uint32_t at = parent_begin; at < tail_ends_[parent]; ++at) tails_.push_back(tails_[at]);
     }
@@ -378,8 +399,8 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   accepted_.clear();
   walked_to_the_end_ = true;
   auto position = static_cast<uint32_t>(kv_.tokens().size());
-  const auto logits = [&](std::optional<uint32_t> node) {
-    const uint32_t row = node.has_value() ? first_row_ + 1 + *node : first_row_;
+  const auto logits = [&](uint32_t node) {
+    const uint32_t row = first_row_ + PlaceAfterRoot(node);
     const auto row_logits = absl::MakeSpan(rows[row].logits, static_cast<size_t>(vocab_size_));
     if (request_.constraint != nullptr) request_.constraint->Mask(node, row_logits);
     return row_logits;
@@ -443,14 +464,12 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   planned_ = static_cast<uint32_t>(kv_.tokens().size() + accepted_.size());
   kv_.Append(tokens);
   ReadLocally();
-  forced_proposal_.reset();
-  predicted_proposal_.reset();
-  if (prediction_calibration_ != nullptr) request_.prediction->Observe(tokens);
   summary_.output_tokens = OutputLength();
 
   RoundReport& report = result.report;
   summary_.masked_draft_tokens = num_banned_;
   report.masked = num_masked_;
+  for (const OwnSource& own : own_sources_) report.masked += own.num_masked();
   if (request_.constraint != nullptr) {
     summary_.masked_draft_tokens += request_.constraint->num_dropped();
     const MaskWork work = request_.constraint->TakeMaskWork();
@@ -471,7 +490,7 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   result.committed.nodes = report.nodes;
   const std::array<OriginOutcome, kNumDraftOrigins> outcomes = OutcomesOfRound();
   FillShares(report, outcomes);
-  guess_seconds_ = {};
+  for (OwnSource& own : own_sources_) own.ForgetCosts();
   result.committed.drafters = report.drafters;
   result.committed.shares = report.shares;
   CountRound(report, outcomes);

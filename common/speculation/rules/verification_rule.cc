@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/node_index.h"
 #include "common/base/philox.h"
 #include "common/speculation/rules/block_verification.h"
 #include "common/speculation/rules/rejection_rule.h"
@@ -61,19 +62,19 @@ std::unique_ptr<const VerificationRule> MakeVerificationRule(VerificationRuleKin
 std::vector<VerifiedToken> SeededRule::Verify(const VerifiedRound& round, TargetSampler& sampler) const {
   std::vector<VerifiedToken> tokens;
   uint32_t position = round.position;
-  std::optional<uint32_t> at;
+  uint32_t at = kRootNode;
   do {
     VerifiedToken token;
     if (round.chosen.empty()) {
       token.choice = sampler.Choose(round.logits(at), position++, round.num_logprobs);
     } else {
-      token.choice.token = round.chosen[at.has_value() ? 1 + *at : 0];
+      token.choice.token = round.chosen[PlaceAfterRoot(at)];
     }
     sampler.Append(token.choice.token);
-    token.node = FindChild(round.nodes, at.value_or(RoundNode::kRoot), token.choice.token);
-    at = token.node;
+    token.node = FindChild(round.nodes, at, token.choice.token);
+    at = token.node.value_or(kRootNode);
     tokens.push_back(std::move(token));
-  } while (at.has_value());
+  } while (at != kRootNode);
   return tokens;
 }
 

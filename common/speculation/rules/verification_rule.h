@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/node_index.h"
 #include "common/base/token.h"
 #include "common/speculation/draft_messages.h"
 #include "common/speculation/round_tree.h"
@@ -42,7 +43,7 @@ struct DrawnChild {
 // The children of one node in the order in which the drafter drew them from `distribution`, up to the last
 // one that is verified.
 struct DrawGroup {
-  uint32_t parent = RoundNode::kRoot;                     // Index among the round's nodes.
+  uint32_t parent = kRootNode;                            // Index among the round's nodes.
   std::shared_ptr<const DraftDistribution> distribution;  // Has every child's token.
   std::vector<DrawnChild> children;
 };
@@ -57,8 +58,8 @@ struct VerifiedRound {
   // The target's seeded choices after the root and after each node, [1 + nodes], if the engine has made them;
   // otherwise empty. Used by the seeded rule without log probabilities, which then needs no logits.
   absl::Span<const TokenId> chosen;
-  // The target's logits [vocab_size] after a node, by its index, or after the root. Rules overwrite them.
-  absl::FunctionRef<absl::Span<float>(std::optional<uint32_t>)> logits;
+  // The target's logits [vocab_size] after a node, by its index, or after kRootNode. Rules overwrite them.
+  absl::FunctionRef<absl::Span<float>(uint32_t)> logits;
 };
 
 struct VerifiedToken {

@@ -11,6 +11,7 @@
 
 #include "common/base/environment_number.h"
 #include "common/base/hash.h"
+#include "common/base/node_index.h"
 #include "common/speculation/rules/draft_distribution.h"
 #include "common/speculation/rules/verification_rule.h"
 
@@ -106,8 +107,8 @@ class Generator {
     TargetSampler sampler(sampling, kNumTokens, {});
     while (text.size() < length) {
       DrawTree(text, random);
-      const auto logits = [&](std::optional<uint32_t> node) {
-        logits_ = Of(node.has_value() ? texts_[*node] : text).target;
+      const auto logits = [&](uint32_t node) {
+        logits_ = Of(node == kRootNode ? text : texts_[node]).target;
         return absl::MakeSpan(logits_);
       };
       const VerifiedRound round{.position = static_cast<uint32_t>(text.size()),
@@ -150,7 +151,7 @@ class Generator {
     nodes_.clear();
     groups_.clear();
     texts_.clear();
-    DrawChildren(RoundNode::kRoot, 0, text, random);
+    DrawChildren(kRootNode, 0, text, random);
     for (uint32_t i = 0; i < nodes_.size() && nodes_[i].depth < children_.size(); ++i) {
       const TokenIds above = texts_[i];
       DrawChildren(i, nodes_[i].depth, above, random);
