@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/node_index.h"
 #include "common/base/token.h"
 #include "common/drafting/draft_source.h"
 
@@ -25,18 +26,18 @@ struct GrowthBranch {
 template <class State, class Expand>
 std::vector<ProposedNode> GrowBestFirst(State root, const ProposalLimits& limits, const Expand& expand) {
   struct Candidate {
-    int32_t parent;
+    uint32_t parent;
     uint32_t depth;
     float path_score;
     GrowthBranch<State> branch;
   };
   const auto is_worse = [](const Candidate& a, const Candidate& b) {
-    return std::tuple(a.path_score, b.parent, b.branch.token) <
-           std::tuple(b.path_score, a.parent, a.branch.token);
+    return std::tuple(a.path_score, PlaceAfterRoot(b.parent), b.branch.token) <
+           std::tuple(b.path_score, PlaceAfterRoot(a.parent), a.branch.token);
   };
   std::vector<ProposedNode> nodes;
   std::vector<Candidate> heap;
-  const auto add_branches = [&](const State& state, int32_t parent, uint32_t depth, float path_score) {
+  const auto add_branches = [&](const State& state, uint32_t parent, uint32_t depth, float path_score) {
     if (depth > limits.depth) return;
     std::vector<GrowthBranch<State>> branches = expand(state);
     std::stable_sort(branches.begin(), branches.end(),
@@ -48,14 +49,14 @@ std::vector<ProposedNode> GrowBestFirst(State root, const ProposalLimits& limits
       std::push_heap(heap.begin(), heap.end(), is_worse);
     }
   };
-  if (limits.nodes > 0) add_branches(root, -1, 1, 1.0f);
+  if (limits.nodes > 0) add_branches(root, kRootNode, 1, 1.0f);
   while (nodes.size() < limits.nodes && !heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), is_worse);
     const Candidate best = std::move(heap.back());
     heap.pop_back();
     nodes.push_back({.parent = best.parent, .token = best.branch.token, .score = best.branch.score});
     if (nodes.size() < limits.nodes) {
-      add_branches(best.branch.state, static_cast<int32_t>(nodes.size()) - 1, best.depth + 1,
+      add_branches(best.branch.state, static_cast<uint32_t>(nodes.size()) - 1, best.depth + 1,
                    best.path_score);
     }
   }

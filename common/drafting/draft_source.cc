@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "common/base/node_index.h"
 #include "common/drafting/best_first.h"
 
 namespace tandem {
@@ -15,9 +16,9 @@ std::vector<ProposedNode> MergeProposals(absl::Span<const std::vector<ProposedNo
   };
   std::vector<Merged> merged(1);  // The root.
   for (const std::vector<ProposedNode>& proposal : proposals) {
-    std::vector<size_t> places;
+    std::vector<size_t> places = {0};  // Of the root, and of each node.
     for (const ProposedNode& node : proposal) {
-      const size_t parent = node.parent < 0 ? 0 : places[static_cast<size_t>(node.parent)];
+      const size_t parent = places[PlaceAfterRoot(node.parent)];
       const auto [child, is_new] = merged[parent].children.emplace(node.token, merged.size());
       const size_t place = child->second;
       if (is_new) merged.emplace_back();

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/base/node_index.h"
 #include "common/base/token.h"
 
 namespace tandem {
 
 // A node of a proposal: a candidate below another one, or below the last committed token.
 struct ProposedNode {
-  int32_t parent = -1;  // Index of an earlier node of the proposal; -1: the root.
+  uint32_t parent = kRootNode;  // Index of an earlier node of the proposal.
   TokenId token = 0;
   float score = 0.0f;  // Estimated probability that it is right, given that its parent is: in (0, 1].
 

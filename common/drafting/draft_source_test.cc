@@ -1,4 +1,5 @@
 #include "common/drafting/draft_source.h"
+#include "common/base/node_index.h"
 
 #include <algorithm>
 #include <map>
@@ -26,17 +27,16 @@ void CheckProposal(const std::vector<ProposedNode>& nodes, const ProposalLimits&
   ASSERT_LE(nodes.size(), limits.nodes);
   std::vector<uint32_t> depths;
   std::vector<float> path_scores;
-  std::map<int32_t, std::set<TokenId>> children;
-  std::map<int32_t, float> sums;
+  std::map<uint32_t, std::set<TokenId>> children;
+  std::map<uint32_t, float> sums;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    ASSERT_GE(nodes[i].parent, -1);
-    ASSERT_LT(nodes[i].parent, static_cast<int32_t>(i));
+    ASSERT_LE(PlaceAfterRoot(nodes[i].parent), i);
     ASSERT_GT(nodes[i].score, 0.0f);
     ASSERT_LE(sums[nodes[i].parent] += nodes[i].score, 1.0f + 1e-5f);
     ASSERT_TRUE(children[nodes[i].parent].insert(nodes[i].token).second);
     ASSERT_LE(children[nodes[i].parent].size(), limits.branching);
-    const bool top = nodes[i].parent < 0;
-    const auto above = static_cast<size_t>(std::max(nodes[i].parent, 0));
+    const bool top = nodes[i].parent == kRootNode;
+    const size_t above = top ? 0 : nodes[i].parent;
     depths.push_back(top ? 1 : depths[above] + 1);
     path_scores.push_back((top ? 1.0f : path_scores[above]) * nodes[i].score);
     ASSERT_LE(depths.back(), limits.depth);
@@ -198,8 +198,9 @@ TEST(SourceSpecTest, ReadsSettingsAndNamesWhatIsWrong) {
 }
 
 TEST(MergeProposalsTest, FoldsDuplicatesAndKeepsTheBest) {
-  const std::vector<ProposedNode> a = {{-1, 1, 0.5f}, {0, 2, 0.8f}, {-1, 3, 0.3f}};
-  const std::vector<ProposedNode> b = {{-1, 3, 0.5f}, {0, 4, 0.9f}, {-1, 1, 0.2f}, {2, 2, 0.5f}};
+  const std::vector<ProposedNode> a = {{kRootNode, 1, 0.5f}, {0, 2, 0.8f}, {kRootNode, 3, 0.3f}};
+  const std::vector<ProposedNode> b = {
+      {kRootNode, 3, 0.5f}, {0, 4, 0.9f}, {kRootNode, 1, 0.2f}, {2, 2, 0.5f}};
   const std::vector<ProposedNode> proposals[] = {a, b};
   const std::vector<ProposedNode> merged =
       MergeProposals(proposals, {.depth = 9, .nodes = 9, .branching = 9});
@@ -208,9 +209,9 @@ TEST(MergeProposalsTest, FoldsDuplicatesAndKeepsTheBest) {
   EXPECT_FLOAT_EQ(merged[0].score, 0.65f);
   EXPECT_FLOAT_EQ(merged[1].score, 0.6f);
   EXPECT_FLOAT_EQ(merged[2].score, 0.9f);
-  EXPECT_EQ(merged[2].parent, 0);
+  EXPECT_EQ(merged[2].parent, 0u);
   EXPECT_FLOAT_EQ(merged[3].score, 0.9f);
-  EXPECT_EQ(merged[3].parent, 1);
+  EXPECT_EQ(merged[3].parent, 1u);
   EXPECT_EQ(Tokens(MergeProposals(proposals, {.depth = 9, .nodes = 2, .branching = 9})), (TokenIds{3, 1}));
   EXPECT_EQ(Tokens(MergeProposals(proposals, {.depth = 9, .nodes = 9, .branching = 1})), (TokenIds{3, 4}));
 }

@@ -1,4 +1,5 @@
 #include "common/drafting/predicted_output.h"
+#include "common/base/node_index.h"
 
 #include <algorithm>
 #include <random>
@@ -18,12 +19,12 @@ constexpr ProposalLimits kChainLimits = {.depth = 4, .nodes = 4, .branching = 1}
 // The tokens of the best path from the root.
 TokenIds BestPath(const PredictedOutput& source, const ProposalLimits& limits = kChainLimits) {
   TokenIds path;
-  int32_t at = -1;
+  uint32_t at = kRootNode;
   const std::vector<ProposedNode> nodes = source.Propose(limits);
-  for (size_t i = 0; i < nodes.size(); ++i) {
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].parent != at) continue;
     path.push_back(nodes[i].token);
-    at = static_cast<int32_t>(i);
+    at = i;
   }
   return path;
 }
@@ -147,7 +148,7 @@ TEST(PredictedOutputTest, ProposalsAreValidOnRandomEdits) {
       const std::vector<ProposedNode> nodes = source.Propose(limits);
       ASSERT_LE(nodes.size(), limits.nodes);
       for (size_t i = 0; i < nodes.size(); ++i) {
-        ASSERT_LT(nodes[i].parent, static_cast<int32_t>(i));
+        ASSERT_LE(PlaceAfterRoot(nodes[i].parent), i);
         ASSERT_GT(nodes[i].score, 0.0f);
         ASSERT_LE(nodes[i].score, 1.0f);
         for (size_t j = 0; j < i; ++j)

@@ -3,21 +3,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/speculation/candidate_tree.h"
+#include "common/speculation/round_tree.h"
 
 namespace tandem {
-
-// The origins of a session's guesses: its drafter, its partner, its constraint (forced tokens), the request's
-// prediction, and the verifier's own source. Earlier ones have priority: a token that several guessed is
-// credited to the first, so that each other one is credited with what it adds.
-enum class DraftOrigin : uint8_t { kDrafter, kPartner, kGrammar, kPrediction, kLocal };
-inline constexpr size_t kNumDraftOrigins = 5;
 
 // The origin in statistics: all drafters count as one, including partners.
 enum class SourceKind : uint8_t { kDrafter, kLocal, kGrammar, kPrediction };
@@ -41,46 +33,25 @@ constexpr SourceKind KindOf(DraftOrigin origin) {
   return SourceKind::kDrafter;
 }
 
-// A candidate's scores by DraftOrigin; 0 from origins that did not guess it.
-struct Guesses {
-  std::array<float, kNumDraftOrigins> scores = {};
-
-  float by(DraftOrigin origin) const { return scores[static_cast<size_t>(origin)]; }
-  bool IsBy(DraftOrigin origin) const { return by(origin) > 0.0f; }
-  // The origin that is credited with the candidate. At least one must have guessed it.
-  DraftOrigin credited() const;
-};
-
 // Candidates of several origins for one round, merged into one tree below the same root: a path of tokens
-// occurs once, whoever guessed it. Ids count from 1, and a parent comes before its children.
+// occurs once, whoever guessed it.
 //
 // A node's probability is the highest of its guessers' calibrated scores. Children of a node exclude each
 // other: if their probabilities add up to more than 1, they are scaled down to 1.
 class MergedTree {
  public:
-  // `nodes`: parents before children, ids of their own, `path_score` by calibrated scores. Origins are added
-  // in their order, each once.
-  void Add(DraftOrigin origin, absl::Span<const TreeNode> nodes);
+  // The candidates of one origin, with calibrated path scores. Origins are added in their order, each once.
+  void Add(const RoundTree& tree);
+  bool empty() const { return nodes_.empty(); }
 
-  struct Selection {
-    std::vector<TreeNode> nodes;  // `score`: of the credited origin.
-    std::vector<Guesses> guesses;
-  };
   // The best nodes by path score, at most `most`; with every node its parent. Consumes this tree.
-  Selection Take(uint32_t most) &&;
+  RoundTree Take(uint32_t most) &&;
 
  private:
-  struct Entry {
-    uint32_t parent = 0;  // Place of the parent, from 1; 0: the root.
-    TokenId token = 0;
-    uint32_t depth = 0;
-    double probability = 0.0;
-    Guesses guesses;
-  };
+  uint32_t FindOrAdd(const RoundNode& node);
 
-  uint32_t FindOrAdd(uint32_t parent, TokenId token, uint32_t depth);
-
-  std::vector<Entry> entries_;
+  std::vector<RoundNode> nodes_;       // In the order in which they were added, without path scores.
+  std::vector<double> probabilities_;  // Of each, that it is right if its parent is.
 };
 
 // One origin's nodes in a round's tree, and their outcome. Its own path consists of the nodes that it guessed
@@ -95,10 +66,9 @@ struct OriginOutcome {
   bool rejected = false;
 };
 
-// `accepted`: places in `nodes` of the accepted path, from the root's child down. `last_known`: whether the
+// `accepted`: the indices of the accepted path, from the root's child down. `last_known`: whether the
 // target's choice after that path is known; it is not when the output ended with an accepted node.
-OriginOutcome OutcomeOf(DraftOrigin origin, absl::Span<const TreeNode> nodes,
-                        absl::Span<const Guesses> guesses, absl::Span<const uint32_t> accepted,
+OriginOutcome OutcomeOf(DraftOrigin origin, const RoundTree& tree, absl::Span<const uint32_t> accepted,
                         bool last_known);
 
 }  // namespace tandem

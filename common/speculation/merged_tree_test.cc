@@ -1,4 +1,5 @@
 #include "common/speculation/merged_tree.h"
+#include "common/base/node_index.h"
 
 #include <utility>
 #include <vector>
@@ -18,25 +19,24 @@ constexpr DraftOrigin kPartner = DraftOrigin::kPartner;
 constexpr DraftOrigin kLocal = DraftOrigin::kLocal;
 
 // A chain of tokens, each as likely as `score`.
-std::vector<TreeNode> Chain(const std::vector<TokenId>& tokens, float score, NodeId first_id = 1) {
-  std::vector<TreeNode> nodes;
+RoundTree Chain(DraftOrigin origin, const std::vector<TokenId>& tokens, float score) {
+  RoundTree tree;
   float path = 1.0f;
-  for (TokenId token : tokens) {
+  for (const TokenId token : tokens) {
     path *= score;
-    const auto depth = static_cast<uint32_t>(nodes.size()) + 1;
-    nodes.push_back({.id = first_id + depth - 1,
-                     .parent = depth == 1 ? 0 : first_id + depth - 2,
-                     .token = token,
-                     .depth = depth,
-                     .score = score,
-                     .path_score = path});
+    tree.Add({.parent = tree.empty() ? kRootNode : tree.size() - 1,
+              .token = token,
+              .depth = tree.size() + 1,
+              .score = score,
+              .path_score = path,
+              .guesses = Guesses::Of(origin, score)});
   }
-  return nodes;
+  return tree;
 }
 
-std::vector<TokenId> Tokens(const std::vector<TreeNode>& nodes) {
+std::vector<TokenId> Tokens(const RoundTree& tree) {
   std::vector<TokenId> tokens;
-  for (const TreeNode& node : nodes) tokens.push_back(node.token);
+  for (const RoundNode& node : tree) tokens.push_back(node.token);
   return tokens;
 }
 
@@ -49,40 +49,41 @@ TEST(SourceAttributesTest, AreNamedAfterTheirSources) {
 
 TEST(MergedTreeTest, ATokenOfTwoIsTheFirstOnes) {
   MergedTree tree;
-  tree.Add(kDrafter, Chain({5, 6}, 0.5f, 40));
-  tree.Add(kLocal, Chain({5, 7, 8}, 0.75f));
-  const MergedTree::Selection selection = std::move(tree).Take(16);
+  tree.Add(Chain(kDrafter, {5, 6}, 0.5f));
+  tree.Add(Chain(kLocal, {5, 7, 8}, 0.75f));
+  const RoundTree merged = std::move(tree).Take(16);
   // By path score: 5 at 0.75, then of its children, which together claim 1.25, 7 at 0.6 of that and 6 at 0.4.
-  EXPECT_THAT(Tokens(selection.nodes), ElementsAre(5, 7, 8, 6));
-  EXPECT_FLOAT_EQ(selection.nodes[0].path_score, 0.75f);
-  EXPECT_FLOAT_EQ(selection.nodes[1].path_score, 0.45f);
-  EXPECT_FLOAT_EQ(selection.nodes[3].path_score, 0.3f);
-  EXPECT_EQ(selection.nodes[1].parent, selection.nodes[0].id);
-  EXPECT_EQ(selection.nodes[3].parent, selection.nodes[0].id);
-  EXPECT_EQ(selection.guesses[0].credited(), kDrafter);
-  EXPECT_FLOAT_EQ(selection.guesses[0].by(kDrafter), 0.5f);
-  EXPECT_FLOAT_EQ(selection.guesses[0].by(kLocal), 0.75f);
-  EXPECT_FALSE(selection.guesses[0].IsBy(kPartner));
-  EXPECT_EQ(selection.guesses[1].credited(), kLocal);
-  EXPECT_FLOAT_EQ(selection.nodes[0].score, 0.5f) << "the score of whoever is credited";
+  EXPECT_THAT(Tokens(merged), ElementsAre(5, 7, 8, 6));
+  EXPECT_FLOAT_EQ(merged[0].path_score, 0.75f);
+  EXPECT_FLOAT_EQ(merged[1].path_score, 0.45f);
+  EXPECT_FLOAT_EQ(merged[3].path_score, 0.3f);
+  EXPECT_EQ(merged[1].parent, 0u);
+  EXPECT_EQ(merged[3].parent, 0u);
+  EXPECT_EQ(merged[0].guesses.credited(), kDrafter);
+  EXPECT_FLOAT_EQ(merged[0].guesses.by(kDrafter), 0.5f);
+  EXPECT_FLOAT_EQ(merged[0].guesses.by(kLocal), 0.75f);
+  EXPECT_FALSE(merged[0].guesses.IsBy(kPartner));
+  EXPECT_EQ(merged[1].guesses.credited(), kLocal);
+  EXPECT_FLOAT_EQ(merged[0].score, 0.5f) << "the score of whoever is credited";
 }
 
 TEST(MergedTreeTest, TheBestStayWithTheirParents) {
   MergedTree tree;
-  tree.Add(kDrafter, Chain({1, 2, 3}, 0.4f));
-  tree.Add(kLocal, Chain({4, 5, 6}, 0.6f));
-  const MergedTree::Selection selection = std::move(tree).Take(3);
-  EXPECT_THAT(Tokens(selection.nodes), ElementsAre(4, 1, 5));
-  EXPECT_EQ(selection.nodes[2].parent, selection.nodes[0].id);
+  tree.Add(Chain(kDrafter, {1, 2, 3}, 0.4f));
+  tree.Add(Chain(kLocal, {4, 5, 6}, 0.6f));
+  const RoundTree merged = std::move(tree).Take(3);
+  EXPECT_THAT(Tokens(merged), ElementsAre(4, 1, 5));
+  EXPECT_EQ(merged[2].parent, 0u);
 }
 
 TEST(MergedTreeTest, OneOriginStaysAsItIs) {
   MergedTree tree;
-  tree.Add(kDrafter, Chain({1, 2, 3}, 0.5f, 100));
-  const MergedTree::Selection selection = std::move(tree).Take(16);
-  EXPECT_THAT(Tokens(selection.nodes), ElementsAre(1, 2, 3));
-  EXPECT_FLOAT_EQ(selection.nodes[2].path_score, 0.125f);
-  EXPECT_TRUE(MergedTree().Take(4).nodes.empty());
+  tree.Add(Chain(kDrafter, {1, 2, 3}, 0.5f));
+  const RoundTree merged = std::move(tree).Take(16);
+  EXPECT_THAT(Tokens(merged), ElementsAre(1, 2, 3));
+  EXPECT_FLOAT_EQ(merged[2].path_score, 0.125f);
+  EXPECT_TRUE(MergedTree().Take(4).empty());
+  EXPECT_TRUE(MergedTree().empty());
 }
 
 class OutcomeTest : public ::testing::Test {
@@ -90,22 +91,22 @@ class OutcomeTest : public ::testing::Test {
   // The drafter has 1 > 2 > 3, the verifier 1 > 2 > 4 > 5.
   OutcomeTest() {
     MergedTree tree;
-    tree.Add(kDrafter, Chain({1, 2, 3}, 0.9f));
-    tree.Add(kLocal, Chain({1, 2, 4, 5}, 0.8f));
-    selection_ = std::move(tree).Take(16);
+    tree.Add(Chain(kDrafter, {1, 2, 3}, 0.9f));
+    tree.Add(Chain(kLocal, {1, 2, 4, 5}, 0.8f));
+    tree_ = std::move(tree).Take(16);
   }
 
   OriginOutcome Of(DraftOrigin origin, const std::vector<TokenId>& accepted, bool last_known = true) const {
     std::vector<uint32_t> places;
     for (TokenId token : accepted) {
-      for (uint32_t i = 0; i < selection_.nodes.size(); ++i) {
-        if (selection_.nodes[i].token == token) places.push_back(i);
+      for (uint32_t i = 0; i < tree_.size(); ++i) {
+        if (tree_[i].token == token) places.push_back(i);
       }
     }
-    return OutcomeOf(origin, selection_.nodes, selection_.guesses, places, last_known);
+    return OutcomeOf(origin, tree_, places, last_known);
   }
 
-  MergedTree::Selection selection_;
+  RoundTree tree_;
 };
 
 TEST_F(OutcomeTest, EachIsToldItsOwn) {

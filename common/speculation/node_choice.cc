@@ -6,33 +6,34 @@
 #include <cstddef>
 #include <tuple>
 
+#include "common/base/node_index.h"
+
 namespace tandem {
 namespace {
 
 struct Entry {
   bool wanted = false;  // A probe: before all others.
-  double path_probability = 0.0;
+  double path_score = 0.0;
   uint32_t session = 0;
   uint32_t index = 0;
 };
 
 void AddEntries(const ChoiceSession& session, uint32_t session_index, std::vector<Entry>* entries) {
   const size_t first = entries->size();
-  for (uint32_t i = 0; i < session.candidates.size(); ++i) {
-    const ChoiceNode& node = session.candidates[i];
-    assert(node.parent == ChoiceNode::kRoot || node.parent < i);
-    const double above =
-        node.parent == ChoiceNode::kRoot ? 1.0 : (*entries)[first + node.parent].path_probability;
+  for (uint32_t i = 0; i < session.nodes.size(); ++i) {
+    const RoundNode& node = session.nodes[i];
+    assert(node.parent == kRootNode || node.parent < i);
+    const double above = node.parent == kRootNode ? 1.0 : (*entries)[first + node.parent].path_score;
     // Not a number counts as impossible.
-    const double probability = node.probability > 0.0 ? std::min(node.probability, 1.0) : 0.0;
-    entries->push_back({.path_probability = above * probability, .session = session_index, .index = i});
+    const double path_score = node.path_score > 0.0f ? std::min(double{node.path_score}, above) : 0.0;
+    entries->push_back({.path_score = path_score, .session = session_index, .index = i});
   }
 }
 
 // By worth; equals in order of sessions and indices, which keeps parents before their children.
 bool Before(const Entry& a, const Entry& b) {
   if (a.wanted != b.wanted) return a.wanted;
-  if (a.path_probability != b.path_probability) return a.path_probability > b.path_probability;
+  if (a.path_score != b.path_score) return a.path_score > b.path_score;
   return std::tie(a.session, a.index) < std::tie(b.session, b.index);
 }
 
@@ -47,19 +48,15 @@ double SecondsOf(const ChoiceCosts& costs, size_t num_nodes, uint32_t prompt_row
 NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCosts& costs) {
   std::vector<Entry> all;
   size_t num_candidates = 0;
-  for (const ChoiceSession& session : sessions) num_candidates += session.candidates.size();
+  for (const ChoiceSession& session : sessions) num_candidates += session.nodes.size();
   all.reserve(num_candidates);
   size_t num_wanted = 0;
   for (uint32_t s = 0; s < sessions.size(); ++s) {
     const size_t first = all.size();
     AddEntries(sessions[s], s, &all);
-    if (sessions[s].probe.has_value() && sessions[s].most_nodes > 0) {
-      all[first + *sessions[s].probe].wanted = true;
-      ++num_wanted;
-    }
-    if (all.size() - first <= sessions[s].most_nodes) continue;
-    std::sort(all.begin() + static_cast<ptrdiff_t>(first), all.end(), Before);
-    all.resize(first + sessions[s].most_nodes);
+    if (!sessions[s].probe.has_value()) continue;
+    all[first + *sessions[s].probe].wanted = true;
+    ++num_wanted;
   }
   std::sort(all.begin(), all.end(), Before);
   if (all.size() > costs.most_nodes) all.resize(costs.most_nodes);
@@ -69,7 +66,7 @@ NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCos
   // expected[n]: tokens with the n best candidates.
   std::vector<double> expected = {costs.fixed_tokens};
   expected.reserve(all.size() + 1);
-  for (const Entry& entry : all) expected.push_back(expected.back() + entry.path_probability);
+  for (const Entry& entry : all) expected.push_back(expected.back() + entry.path_score);
   // The count from num_wanted on with the greatest worth; the least of equals.
   const auto best = [&](const auto& worth) {
     size_t best_count = num_wanted;
@@ -95,7 +92,7 @@ NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCos
   }
   choice.expected_tokens = expected[best_count];
   choice.seconds = SecondsOf(costs, best_count, costs.prompt_rows);
-  for (size_t s = 0; s < sessions.size(); ++s) choice.nodes[s].reserve(sessions[s].candidates.size());
+  for (size_t s = 0; s < sessions.size(); ++s) choice.nodes[s].reserve(sessions[s].nodes.size());
   for (size_t i = 0; i < best_count; ++i) choice.nodes[all[i].session].push_back(all[i].index);
   for (std::vector<uint32_t>& nodes : choice.nodes) std::sort(nodes.begin(), nodes.end());
   return choice;

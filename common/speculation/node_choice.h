@@ -6,19 +6,13 @@
 
 #include "absl/types/span.h"
 #include "common/speculation/round_time_model.h"
+#include "common/speculation/round_tree.h"
 
 namespace tandem {
 
-// A candidate for verification.
-struct ChoiceNode {
-  static constexpr uint32_t kRoot = UINT32_MAX;
-  uint32_t parent = kRoot;   // Index into the same session's candidates; before its children.
-  double probability = 0.0;  // Calibrated: that it is right if its parent is. In [0, 1].
-};
-
+// The candidates of one session.
 struct ChoiceSession {
-  std::vector<ChoiceNode> candidates;
-  uint32_t most_nodes = UINT32_MAX;
+  absl::Span<const RoundNode> nodes;  // Of a RoundTree; only parents and path scores count.
   // A candidate, a child of the root, that is verified in order to learn, even if it is not worth its row.
   std::optional<uint32_t> probe;
 };
@@ -46,9 +40,10 @@ struct NodeChoice {
 };
 
 // Selects the nodes to verify in one step, over all sessions: the candidates with the highest path
-// probabilities, as many as maximise expected committed tokens per second,
+// scores, which are the probabilities of their paths, as many as maximise expected committed tokens per
+// second,
 //
-//   (fixed_tokens + sum of path probabilities) / (max(b_p(rows), hidden) + exposed).
+//   (fixed_tokens + sum of path scores) / (max(b_p(rows), hidden) + exposed).
 //
 // where rows is fixed_rows plus the number of chosen nodes. A step that also computes prompts takes longer,
 // whatever is chosen, and more nodes do not make such steps rarer. There a node must be worth its additional
@@ -57,7 +52,7 @@ struct NodeChoice {
 //   tokens - best rate without prompts * seconds with prompts  is greatest.
 //
 // A step's time depends only on the number of rows, so for each number the most probable candidates are the
-// best. A path probability is never above the parent's, so this set contains the parents of its nodes: the
+// best. A path score is never above the parent's, so this set contains the parents of its nodes: the
 // choice is the optimum over all sub-trees. It may be empty. O(n log n) for n candidates.
 NodeChoice ChooseNodes(absl::Span<const ChoiceSession> sessions, const ChoiceCosts& costs);
 

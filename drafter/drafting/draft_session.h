@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
+#include "common/base/node_index.h"
 #include "common/base/philox.h"
 #include "common/base/token.h"
 #include "common/drafting/draft_source.h"
@@ -212,8 +213,7 @@ class DraftSession {
  private:
   // Sampled drafts are drawn from this many most likely tokens: at least as many as a node may have children.
   static constexpr size_t kSampledTokens = 32;
-  static constexpr int32_t kRootOfProposal = -1;
-  static constexpr int32_t kNotProposed = -2;
+  static constexpr uint32_t kNotProposed = kRootNode - 1;
   // The drawn children of a node.
   struct Draws {
     DraftDistribution distribution;
@@ -225,10 +225,10 @@ class DraftSession {
     bool forwarded = false;      // Its keys and values are in `slot`, if any, and its children are known.
     float value = 1.0f;          // Probability of being on the committed path.
     uint32_t num_children = 0;
-    int32_t proposed = kNotProposed;  // Which node of the proposal it is.
-    uint32_t draw = 0;                // Which of its parent's draws it is.
-    std::vector<float> output;        // Of a draft head: its row's output state, once forwarded.
-    std::unique_ptr<Draws> draws;     // Of its children; once forwarded, where drafts are sampled.
+    uint32_t proposed = kNotProposed;  // Which node of the proposal it is.
+    uint32_t draw = 0;                 // Which of its parent's draws it is.
+    std::vector<float> output;         // Of a draft head: its row's output state, once forwarded.
+    std::unique_ptr<Draws> draws;      // Of its children; once forwarded, where drafts are sampled.
   };
   struct Candidate {
     NodeId parent = 0;
@@ -340,7 +340,7 @@ class DraftSession {
   void TakeHeldBack();
   void ReleaseHeldBack();
   void ProposeFromSources();
-  void OfferProposed(NodeId parent, int32_t proposed);
+  void OfferProposed(NodeId parent, uint32_t proposed);
   void OfferBelow(const TreeNode& node);
   void OfferChildren(NodeId parent, absl::Span<const TokenProbability> children, float Candidate::*score_of);
   bool MayGather() const;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
+#include "common/base/node_index.h"
 #include "common/base/status_macros.h"
 #include "common/speculation/rules/draft_distribution.h"
 #include "common/speculation/rules/verification_rule.h"
@@ -276,14 +277,14 @@ void DraftSession::ProposeFromSources() {
   std::vector<std::vector<ProposedNode>> proposals;
   for (const auto& source : sources_) proposals.push_back(source->Propose(limits));
   proposal_ = proposals.size() == 1 ? std::move(proposals[0]) : MergeProposals(proposals, limits);
-  OfferProposed(0, kRootOfProposal);
+  OfferProposed(0, kRootNode);
 }
 
 // The proposal's children of `proposed`, which is `parent` in the tree: those that are nodes already are gone
 // into, the others become candidates.
-void DraftSession::OfferProposed(NodeId parent, int32_t proposed) {
+void DraftSession::OfferProposed(NodeId parent, uint32_t proposed) {
   TokenProbabilities children;
-  for (size_t i = 0; i < proposal_.size(); ++i) {
+  for (uint32_t i = 0; i < proposal_.size(); ++i) {
     if (proposal_[i].parent != proposed) continue;
     const TreeNode* node = tree_.FindChild(parent, proposal_[i].token);
     if (node == nullptr && !MayCome(parent, proposal_[i].token)) {
@@ -291,8 +292,8 @@ void DraftSession::OfferProposed(NodeId parent, int32_t proposed) {
     } else if (node == nullptr) {
       children.push_back({.token = proposal_[i].token, .probability = proposal_[i].score});
     } else {
-      states_.at(node->id).proposed = static_cast<int32_t>(i);
-      OfferProposed(node->id, static_cast<int32_t>(i));
+      states_.at(node->id).proposed = i;
+      OfferProposed(node->id, i);
     }
   }
   if (!children.empty()) OfferChildren(parent, children, &Candidate::source_score);
@@ -301,13 +302,13 @@ void DraftSession::OfferProposed(NodeId parent, int32_t proposed) {
 // If the sources proposed the new node too, their proposal continues below it.
 void DraftSession::OfferBelow(const TreeNode& node) {
   if (proposal_.empty()) return;
-  const int32_t above = node.parent == 0 ? kRootOfProposal : states_.at(node.parent).proposed;
+  const uint32_t above = node.parent == 0 ? kRootNode : states_.at(node.parent).proposed;
   if (above == kNotProposed) return;
   const auto same = absl::c_find_if(proposal_, [&](const ProposedNode& proposed) {
     return proposed.parent == above && proposed.token == node.token;
   });
   if (same == proposal_.end()) return;
-  const auto index = static_cast<int32_t>(same - proposal_.begin());
+  const auto index = static_cast<uint32_t>(same - proposal_.begin());
   states_.at(node.id).proposed = index;
   OfferProposed(node.id, index);
 }

@@ -18,11 +18,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/node_index.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/constraint.h"
 #include "common/grammar/token_mask.h"
-#include "common/speculation/candidate_tree.h"
+#include "common/speculation/round_tree.h"
 #include "tests/fuzz/constraint_case.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "verifier/session/session_constraint.h"
@@ -117,12 +118,12 @@ class Trial {
     SessionConstraint session(CompiledConstraint::Begin(constraint_), nullptr, Vocabulary()->size());
     TokenIds output;
     while (output.size() < kMostTokens && (output.empty() || output.back() != End())) {
-      std::vector<TreeNode> nodes = hints.empty() ? std::vector<TreeNode>() : Draft(hints, output.size());
-      session.DropForbidden(&nodes);
-      if (!hints.empty() && random_() % 2 == 0) session.MaskAhead(nodes);
-      session.BeginWalk(nodes);
+      RoundTree tree = hints.empty() ? RoundTree() : Draft(hints, output.size());
+      session.DropForbidden(&tree);
+      if (!hints.empty() && random_() % 2 == 0) session.MaskAhead(tree.nodes());
+      session.BeginWalk(tree.nodes());
       TokenIds chosen;
-      for (std::optional<uint32_t> node; chosen.empty() || node.has_value();) {
+      for (uint32_t node = kRootNode; chosen.empty() || node != kRootNode;) {
         std::vector<float> logits = LogitsAt(seed_, output.size() + chosen.size());
         session.Mask(node, absl::MakeSpan(logits));
         const TokenId token = Best(logits);
@@ -131,7 +132,7 @@ class Trial {
         }
         chosen.push_back(token);
         if (token == End()) break;
-        node = ChildOf(nodes, node, token);
+        node = FindChild(tree.nodes(), node, token).value_or(kRootNode);
       }
       session.EndWalk();
       for (const TokenId token : chosen) {
@@ -145,33 +146,20 @@ class Trial {
   }
 
   // A few candidates, some of them right.
-  std::vector<TreeNode> Draft(absl::Span<const TokenId> hints, size_t position) {
-    std::vector<TreeNode> nodes;
+  RoundTree Draft(absl::Span<const TokenId> hints, size_t position) {
+    RoundTree tree;
     const size_t count = random_() % 7;
     for (size_t i = 0; i < count; ++i) {
-      const size_t parent = random_() % (nodes.size() + 1);
-      const uint32_t depth = parent == 0 ? 1 : nodes[parent - 1].depth + 1;
+      const auto place = static_cast<uint32_t>(random_() % (tree.size() + 1));
+      const uint32_t parent = place == 0 ? kRootNode : place - 1;
+      const uint32_t depth = place == 0 ? 1 : tree[parent].depth + 1;
       const size_t at = position + depth - 1;
       const bool right = at < hints.size() && random_() % 4 > 0;
       const auto token =
           right ? hints[at] : static_cast<TokenId>(random_() % static_cast<size_t>(Vocabulary()->size()));
-      nodes.push_back({.id = static_cast<NodeId>(i + 1),
-                       .parent = static_cast<NodeId>(parent),
-                       .token = token,
-                       .depth = depth,
-                       .score = 0.5f,
-                       .path_score = 0.5f});
+      tree.Add({.parent = parent, .token = token, .depth = depth, .score = 0.5f});
     }
-    return nodes;
-  }
-
-  static std::optional<uint32_t> ChildOf(const std::vector<TreeNode>& nodes, std::optional<uint32_t> node,
-                                         TokenId token) {
-    const NodeId parent = node.has_value() ? nodes[*node].id : 0;
-    for (uint32_t i = 0; i < nodes.size(); ++i) {
-      if (nodes[i].parent == parent && nodes[i].token == token) return i;
-    }
-    return std::nullopt;
+    return tree;
   }
 
   // What is forced is what all allowed tokens begin with, or go on from.

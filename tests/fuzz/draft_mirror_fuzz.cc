@@ -4,6 +4,8 @@
 #include <limits>
 #include <map>
 
+#include "common/base/node_index.h"
+#include "common/speculation/round_tree.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "verifier/session/draft_mirror.h"
 
@@ -88,17 +90,22 @@ void RequireTree(const DraftMirror& mirror) {
 void RequireSelection(const DraftMirror& mirror, InputReader& reader) {
   const DraftMirror::Selection limits{
       .max_nodes = reader.Byte(), .max_depth = reader.Below(20), .max_children = reader.Below(5)};
-  const std::vector<TreeNode> nodes = mirror.Select(limits, [](const TreeNode& node) { return node.score; });
+  const RoundTree nodes =
+      mirror.Select(limits, DraftOrigin::kDrafter, [](const TreeNode& node) { return node.score; });
   Require(nodes.size() <= limits.max_nodes, "as many nodes as asked for");
-  std::map<NodeId, uint32_t> seen;
-  for (const TreeNode& node : nodes) {
-    Require(node.depth <= limits.max_depth && (node.parent == 0 || seen.count(node.parent) == 1),
-            "parents first");
-    Require(seen.emplace(node.id, 0).second, "every node once");
-    if (node.parent != 0)
-      Require(++seen[node.parent] <= limits.max_children, "as many children as asked for");
+  std::vector<uint32_t> num_children(nodes.size(), 0);
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
+    const uint32_t parent = nodes[i].parent;
+    Require(nodes[i].depth <= limits.max_depth && (parent == kRootNode || parent < i), "parents first");
+    Require(i == 0 || nodes[i].id > nodes[i - 1].id, "every node once");
+    const TreeNode* const sent = mirror.tree().Find(nodes[i].id);
+    Require(sent != nullptr && sent->token == nodes[i].token && sent->depth == nodes[i].depth &&
+                sent->parent == (parent == kRootNode ? 0 : nodes[parent].id),
+            "nodes as they were sent");
+    if (parent != kRootNode)
+      Require(++num_children[parent] <= limits.max_children, "as many children as asked for");
   }
-  mirror.DrawsOf(nodes);
+  mirror.DrawsOf(nodes.nodes());
   mirror.StopDepth(0.3);
 }
 

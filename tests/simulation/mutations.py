@@ -133,7 +133,7 @@ MUTATIONS = [
     ("session-position-stale", "the position does not advance within a round", "verifier/session/session.cc",
      "[[++position;]]\n    if (piece.end.has_value()) {", "", STORM),
     ("session-no-ancestors", "a node of the tree does not see its ancestors", "verifier/session/session.cc",
-     "if ([[selected_[i].parent != 0]]) {\n      const auto parent_index", "false", STORM),
+     "if ([[parent != kRootNode]]) {\n      const uint32_t parent_begin", "false", STORM),
     ("session-kv-not-moved", "keys and values of accepted nodes stay where they were", "verifier/session/session.cc",
      "[[copies->push_back({.from = slots_[*verified.node], .to = kv_.CommittedSlot(position)});]]", "", STORM),
     ("session-scratch-kept", "keys and values of the tree are not given back", "verifier/session/session.cc",

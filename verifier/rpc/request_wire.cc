@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/node_index.h"
 #include "common/base/status_macros.h"
 #include "common/drafting/predicted_output.h"
 #include "common/rpc/arithmetic.h"
@@ -273,16 +274,16 @@ void SharesToProto(const CommittedTokens& tokens, v1::GenerationChunk& chunk) {
   }
 }
 
-void NodesToProto(absl::Span<const TracedNode> nodes, const RoundDrafters& drafters,
+void NodesToProto(absl::Span<const RoundNode> nodes, const RoundDrafters& drafters,
                   google::protobuf::RepeatedPtrField<v1::TreeNodeTrace>& proto) {
-  for (const TracedNode& node : nodes) {
+  for (const RoundNode& node : nodes) {
+    const DraftOrigin origin = node.guesses.credited();
     v1::TreeNodeTrace& entry = *proto.Add();
-    entry.set_parent(node.parent);
+    entry.set_parent(PlaceAfterRoot(node.parent));
     entry.set_token(static_cast<uint32_t>(node.token));
     entry.set_score(node.score);
-    entry.set_accepted(node.accepted);
-    entry.set_source(SourceToProto(node.origin));
-    entry.set_drafter(drafters.NameOf(node.origin));
+    entry.set_source(SourceToProto(origin));
+    entry.set_drafter(drafters.NameOf(origin));
   }
 }
 
@@ -300,7 +301,8 @@ v1::RoundTrace TraceToProto(const RoundTrace& trace) {
     entry.set_nodes(growth.nodes);
     entry.set_step_seconds(growth.step_seconds);
   }
-  NodesToProto(trace.tree, trace.report.drafters, *proto.mutable_tree());
+  NodesToProto(trace.tree.nodes(), trace.report.drafters, *proto.mutable_tree());
+  for (const uint32_t index : trace.accepted) proto.mutable_tree(static_cast<int>(index))->set_accepted(true);
   NodesToProto(trace.masked, trace.report.drafters, *proto.mutable_masked());
   proto.set_masked_nodes(trace.report.masked);
   return proto;

@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "common/base/node_index.h"
 #include "verifier/session/round_choices.h"
 #include "verifier/testing/scheduler_test_fixture.h"
 
@@ -125,15 +126,11 @@ TEST(RoundChoicesTest, CountThePathToEachNode) {
     if (below(2) == 0) sampling.presence_penalty = 0.5f;
     TargetSampler sampler(sampling, kVocabSize, {1, 2, 2});
     for (uint32_t i = below(10); i > 0; --i) sampler.Append(static_cast<TokenId>(below(6)));
-    std::vector<TreeNode> nodes;
+    std::vector<RoundNode> nodes;
     std::vector<TargetSampler> samplers = {sampler};
-    NodeId id = 0;
     for (uint32_t i = below(20); i > 0; --i) {
-      // Ids with gaps: others of the tree were not worth a row.
-      id += 1 + below(3);
       const uint32_t above = below(nodes.size() + 1);
-      nodes.push_back({.id = id,
-                       .parent = above == 0 ? 0 : nodes[above - 1].id,
+      nodes.push_back({.parent = above == 0 ? kRootNode : above - 1,
                        .token = static_cast<TokenId>(below(6)),
                        .depth = above == 0 ? 1 : nodes[above - 1].depth + 1});
       samplers.push_back(samplers[above]);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/node_index.h"
 #include "verifier/testing/scheduler_test_fixture.h"
 
 namespace tandem {
@@ -142,15 +143,16 @@ TEST_F(RoundTraceTest, TellTheTreeAndWhatWasAcceptedOfIt) {
   size_t offset = 0;
   size_t accepted_in_all = 0;
   for (size_t i = 0; i < rounds.size(); ++i) {
-    const std::vector<TracedNode>& tree = traces_[i]->tree;
+    const RoundTree& tree = traces_[i]->tree;
     ASSERT_EQ(tree.size(), rounds[i].nodes);
-    for (size_t node = 0; node < tree.size(); ++node) {
-      EXPECT_EQ(tree[node].parent, node) << "a chain";
+    for (uint32_t node = 0; node < tree.size(); ++node) {
+      EXPECT_EQ(PlaceAfterRoot(tree[node].parent), node) << "a chain";
       EXPECT_FLOAT_EQ(tree[node].score, 0.9f);
-      EXPECT_EQ(tree[node].accepted, node < rounds[i].accepted);
-      if (tree[node].accepted) {
-        EXPECT_EQ(tree[node].token, output[offset + node]);
-      }
+    }
+    ASSERT_EQ(traces_[i]->accepted.size(), rounds[i].accepted);
+    for (uint32_t node = 0; node < rounds[i].accepted; ++node) {
+      EXPECT_EQ(traces_[i]->accepted[node], node);
+      EXPECT_EQ(tree[node].token, output[offset + node]);
     }
     accepted_in_all += rounds[i].accepted;
     offset += rounds[i].committed;

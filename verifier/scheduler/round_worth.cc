@@ -85,14 +85,14 @@ void Scheduler::ChooseTrees(absl::Span<Session* const> sessions, uint32_t max_no
     const bool heeds_worth = is_shared || session->policy().heeds_worth();
     session->PrepareRound(heeds_worth ? max_nodes : left);
     if (heeds_worth) {
-      if (session->selected().empty()) continue;
+      if (session->tree().empty()) continue;
       by_worth.push_back(session);
       candidates.push_back(session->Choice());
       continue;
     }
-    left -= static_cast<uint32_t>(session->selected().size());
-    costs.fixed_rows += static_cast<uint32_t>(session->selected().size());
-    for (const TreeNode& node : session->selected()) costs.fixed_tokens += node.path_score;
+    left -= session->tree().size();
+    costs.fixed_rows += session->tree().size();
+    for (const RoundNode& node : session->tree()) costs.fixed_tokens += node.path_score;
   }
   if (by_worth.empty()) return;
   costs.most_nodes = left;

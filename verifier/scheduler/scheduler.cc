@@ -72,6 +72,7 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<WindowPolicy> policy, MakePolicy(request, request.emitted));
   std::optional<DrafterBinding> drafter = std::exchange(request.drafter, std::nullopt);
   std::optional<DrafterBinding> partner = std::exchange(request.partner, std::nullopt);
+  std::unique_ptr<DraftSource> prediction = std::move(request.prediction);
   auto queued = std::make_unique<Session>(session, std::move(request), std::move(policy), limits, pool_,
                                           engine_->config().vocab_size);
   if (samples_drafts) queued->SampleDrafts(rule_.get());
@@ -80,20 +81,8 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   if (engine_->chooses() && !samples_drafts && asked.num_logprobs < 0 && !moves) {
     queued->ChooseInEngine();
   }
-  if (local_drafters_ != nullptr && asked.speculate) {
-    queued->SetLocalDrafter(local_drafters_->NewSession(DraftSalt(asked), options_.vocabulary_fingerprint),
-                            &local_calibration_, clock_);
-  }
-  if (asked.prediction != nullptr && asked.speculate)
-    queued->DraftPredicted(&prediction_calibration_, clock_);
-  if (asked.constraint != nullptr) {
-    asked.constraint->TimeBy(clock_);
-    // What a constraint leaves no choice about needs no drafter to guess it.
-    if (asked.speculate) {
-      asked.constraint->SpellBy(&forced_spellings_, DraftSalt(asked));
-      queued->DraftForced(&forced_calibration_, clock_);
-    }
-  }
+  if (asked.constraint != nullptr) asked.constraint->TimeBy(clock_);
+  if (asked.speculate) AddSources(*queued, std::move(prediction));
   Session& submitted = *queued;
   Enqueue(std::move(queued));
   // A record stays as long as a session that is in the queue or running has it.
@@ -105,6 +94,27 @@ absl::Status Scheduler::Submit(SessionId session, SessionRequest request) {
   // Draws of two drafters cannot be merged.
   if (partner.has_value() && !samples_drafts) bind(DraftRole::kPartner, *std::move(partner));
   return absl::OkStatus();
+}
+
+void Scheduler::AddSources(Session& session, std::unique_ptr<DraftSource> prediction) {
+  const auto add = [&](DraftOrigin origin, std::unique_ptr<DraftSource> source, size_t num_read,
+                       ScoreCalibration* calibration) {
+    session.AddSource(OwnSource(origin, std::move(source), num_read, calibration, clock_));
+  };
+  const uint64_t salt = DraftSalt(session.request());
+  // What a constraint leaves no choice about needs no drafter to guess it.
+  if (SessionConstraint* const constraint = session.request().constraint.get(); constraint != nullptr) {
+    constraint->SpellBy(&forced_spellings_, salt);
+    add(DraftOrigin::kGrammar, std::make_unique<ForcedSource>(constraint), session.tokens().size(),
+        &forced_calibration_);
+  }
+  if (prediction != nullptr) {
+    add(DraftOrigin::kPrediction, std::move(prediction), session.tokens().size(), &prediction_calibration_);
+  }
+  if (local_drafters_ != nullptr) {
+    add(DraftOrigin::kLocal, local_drafters_->NewSession(salt, options_.vocabulary_fingerprint), 0,
+        &local_calibration_);
+  }
 }
 
 void Scheduler::Finish(SessionId id, const absl::Status& status) {
@@ -279,10 +289,10 @@ void Scheduler::ConcludeRound(Session& session, absl::Time now) {
     result.committed.trace = RoundTrace{.report = result.report,
                                         .verify_start = forward_start_,
                                         .verify_time = forward_time_,
-                                        .growth = session.TakeGrowthTrace(),
-                                        .tree = {}};
+                                        .growth = session.TakeGrowthTrace()};
     if (session.request().trace_trees) {
-      result.committed.trace->tree = session.TraceTree();
+      result.committed.trace->tree = session.tree();
+      result.committed.trace->accepted.assign(session.accepted().begin(), session.accepted().end());
       result.committed.trace->masked = session.TraceMasked();
     }
   }
@@ -350,7 +360,7 @@ void Scheduler::Await() {
   for (Session* session : rounds_) {
     SessionConstraint* const constraint = session->request().constraint.get();
     if (constraint == nullptr || session->chooses_in_engine() || !engine_->overlaps()) continue;
-    constraint->MaskAhead(session->selected());
+    constraint->MaskAhead(session->tree().nodes());
     masked = true;
   }
   const absl::Time finish = clock_->Now();

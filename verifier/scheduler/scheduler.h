@@ -225,6 +225,9 @@ class Scheduler {
     uint64_t num_feature_messages = 0;  // That were sent, ever.
   };
 
+  // Gives the session the verifier's own sources. `prediction` may be none.
+  void AddSources(Session& session, std::unique_ptr<DraftSource> prediction);
+
   // Admission and preemption (admission.cc). MayAdmit: whether starting the first waiting session may
   // succeed.
   bool MayAdmit() const;

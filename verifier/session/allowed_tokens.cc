@@ -1,7 +1,5 @@
 // What a Session's request allows: which candidates are worth a row, and whether a choice may stand.
 
-#include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,52 +7,24 @@
 
 namespace tandem {
 
-namespace {
-
-// The tokens from the root's child down to the parent of `node`. `nodes`: its ancestors are among them.
-TokenIds PathAbove(const TreeNode& node, absl::Span<const TreeNode> nodes) {
-  TokenIds path;
-  path.reserve(node.depth);
-  NodeId wanted = node.parent;
-  for (size_t i = nodes.size(); i > 0 && path.size() + 1 < node.depth; --i) {
-    if (nodes[i - 1].id != wanted) continue;
-    path.push_back(nodes[i - 1].token);
-    wanted = nodes[i - 1].parent;
-  }
-  std::reverse(path.begin(), path.end());
-  return path;
-}
-
-}  // namespace
-
 // Drawn drafts stay, all of them: that one was drawn counts, whatever becomes of it.
-void Session::DropForbidden(DraftOrigin origin, std::vector<TreeNode>* drafted) {
+void Session::DropForbidden(RoundTree* drafted) {
   if (samples_drafts() || drafted->empty()) return;
   const uint32_t banned = DropBanned(drafted);
   num_banned_ += banned;
   num_masked_ += banned;
   if (request_.constraint == nullptr) return;
-  std::vector<ForbiddenNode> forbidden;
-  num_masked_ += request_.constraint->DropForbidden(drafted, request_.trace_trees ? &forbidden : nullptr);
-  for (ForbiddenNode& node : forbidden) masked_.emplace_back(origin, std::move(node));
+  num_masked_ += request_.constraint->DropForbidden(drafted, request_.trace_trees ? &masked_ : nullptr);
 }
 
-uint32_t Session::DropBanned(std::vector<TreeNode>* nodes) const {
+uint32_t Session::DropBanned(RoundTree* tree) const {
   if (!sampler_.restricts()) return 0;
   const auto next = static_cast<uint32_t>(kv_.tokens().size());
-  std::vector<NodeId> dropped;
-  size_t kept = 0;
-  for (const TreeNode& node : *nodes) {
-    if (std::find(dropped.begin(), dropped.end(), node.parent) == dropped.end() &&
-        sampler_.Allows(node.token, next + node.depth - 1,
-                        PathAbove(node, absl::MakeConstSpan(*nodes).first(kept)))) {
-      (*nodes)[kept++] = node;
-    } else {
-      dropped.push_back(node.id);
-    }
-  }
-  nodes->resize(kept);
-  return static_cast<uint32_t>(dropped.size());
+  TokenIds above;
+  return tree->KeepIf([&](uint32_t, const RoundNode& node) {
+    CollectPath(tree->nodes(), node.parent, &above);
+    return sampler_.Allows(node.token, next + node.depth - 1, above);
+  });
 }
 
 absl::Status Session::TakeChoice(TokenId token, absl::Span<const CommittedToken> before) {

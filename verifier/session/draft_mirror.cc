@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/node_index.h"
 #include "common/speculation/rules/draft_distribution.h"
 
 namespace tandem {
@@ -140,12 +141,12 @@ void DraftMirror::PruneDistributions(NodeId new_root) {
   }
 }
 
-std::vector<DrawGroup> DraftMirror::DrawsOf(absl::Span<const TreeNode> selected) const {
+std::vector<DrawGroup> DraftMirror::DrawsOf(absl::Span<const RoundNode> selected) const {
   std::vector<DrawGroup> groups;
   if (!sampled_ || selected.empty()) return groups;
   const auto index_of = [&](NodeId id) -> std::optional<uint32_t> {
     const auto at = std::lower_bound(selected.begin(), selected.end(), id,
-                                     [](const TreeNode& node, NodeId wanted) { return node.id < wanted; });
+                                     [](const RoundNode& node, NodeId wanted) { return node.id < wanted; });
     if (at == selected.end() || at->id != id) return std::nullopt;
     return static_cast<uint32_t>(at - selected.begin());
   };
@@ -153,7 +154,10 @@ std::vector<DrawGroup> DraftMirror::DrawsOf(absl::Span<const TreeNode> selected)
   for (const TreeNode& node : tree_.nodes()) {
     if (node.parent != 0 && !index_of(node.parent).has_value()) continue;
     const auto [at, is_new] = group_of.try_emplace(node.parent, groups.size());
-    if (is_new) groups.push_back({.parent = node.parent, .distribution = distributions_.at(node.parent)});
+    if (is_new) {
+      groups.push_back({.parent = index_of(node.parent).value_or(kRootNode),
+                        .distribution = distributions_.at(node.parent)});
+    }
     groups[at->second].children.push_back({.token = node.token, .node = index_of(node.id)});
   }
   for (DrawGroup& group : groups) {
@@ -255,58 +259,46 @@ DraftMirror::GrowReport DraftMirror::OnGrow(const Grow& grow) {
   return report;
 }
 
-std::vector<TreeNode> DraftMirror::Select(uint32_t max_nodes, uint32_t max_depth) const {
-  return Select({.max_nodes = max_nodes, .max_depth = max_depth},
-                [](const TreeNode& node) { return node.score; });
-}
-
-std::vector<TreeNode> DraftMirror::Select(const Selection& limits, Worth worth) const {
-  // The root, then the nodes in the tree's order.
-  struct Place {
-    float path_score = 1.0f;
-    uint32_t parent = 0;
-    uint32_t num_children = 0;
-    bool is_selected = false;
-  };
-  struct Candidate {
-    float path_score = 0.0f;
-    uint32_t place = 0;
-  };
+RoundTree DraftMirror::Select(const Selection& limits, DraftOrigin origin, Worth worth) const {
   constexpr size_t kUsualNodes = 64;
   const absl::Span<const TreeNode> nodes = tree_.nodes();
-  absl::InlinedVector<Place, kUsualNodes> places(nodes.size() + 1);
-  absl::InlinedVector<Candidate, kUsualNodes> candidates;
-  for (uint32_t place = 1; place < places.size(); ++place) {
-    const TreeNode& node = nodes[place - 1];
-    if (node.depth > limits.max_depth) continue;
-    Place& own = places[place];
-    if (node.depth > 1) own.parent = static_cast<uint32_t>(tree_.Find(node.parent) - nodes.data()) + 1;
-    own.path_score = places[own.parent].path_score * std::min(static_cast<float>(worth(node)), 1.0f);
-    candidates.push_back({.path_score = own.path_score, .place = place});
+  RoundTree tree;
+  tree.Reserve(nodes.size());
+  absl::InlinedVector<uint32_t, kUsualNodes> order;
+  for (const TreeNode& node : nodes) {
+    RoundNode own{.token = node.token,
+                  .depth = node.depth,
+                  .score = node.score,
+                  .guesses = Guesses::Of(origin, node.score),
+                  .id = node.id};
+    if (node.depth > 1) own.parent = static_cast<uint32_t>(tree_.Find(node.parent) - nodes.data());
+    if (node.depth <= limits.max_depth) {
+      const float above = own.parent == kRootNode ? 1.0f : tree[own.parent].path_score;
+      own.path_score = above * std::min(static_cast<float>(worth(node)), 1.0f);
+      order.push_back(tree.size());
+    }
+    tree.Add(own);
   }
-  // A path score is never above the parent's and ids grow downwards, so that in order of (score, id) parents
-  // come before their children.
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.path_score != b.path_score ? a.path_score > b.path_score : a.place < b.place;
+  // A path score is never above the parent's and indices grow downwards, so that in order of (score, index)
+  // parents come before their children.
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return tree[a].path_score != tree[b].path_score ? tree[a].path_score > tree[b].path_score : a < b;
   });
-  places[0].is_selected = true;
+  // Of the root and of every node: how many of its children are selected, and whether it is itself.
+  absl::InlinedVector<uint32_t, kUsualNodes> num_children(nodes.size() + 1, 0);
+  absl::InlinedVector<bool, kUsualNodes> is_selected(nodes.size() + 1, false);
+  is_selected[0] = true;
   uint32_t num_selected = 0;
-  for (const Candidate& candidate : candidates) {
+  for (const uint32_t index : order) {
     if (num_selected >= limits.max_nodes) break;
-    Place& parent = places[places[candidate.place].parent];
-    if (!parent.is_selected || parent.num_children >= limits.max_children) continue;
-    ++parent.num_children;
-    places[candidate.place].is_selected = true;
+    const uint32_t above = PlaceAfterRoot(tree[index].parent);
+    if (!is_selected[above] || num_children[above] >= limits.max_children) continue;
+    ++num_children[above];
+    is_selected[PlaceAfterRoot(index)] = true;
     ++num_selected;
   }
-  std::vector<TreeNode> selected;
-  selected.reserve(num_selected);
-  for (uint32_t place = 1; place < places.size(); ++place) {
-    if (!places[place].is_selected) continue;
-    selected.push_back(nodes[place - 1]);
-    selected.back().path_score = places[place].path_score;
-  }
-  return selected;
+  tree.KeepIf([&](uint32_t index, const RoundNode&) { return is_selected[PlaceAfterRoot(index)]; });
+  return tree;
 }
 
 uint32_t DraftMirror::depth() const {

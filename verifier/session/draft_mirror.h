@@ -13,6 +13,7 @@
 #include "common/base/token.h"
 #include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/round_tree.h"
 #include "common/speculation/rules/verification_rule.h"
 
 namespace tandem {
@@ -58,24 +59,22 @@ class DraftMirror {
   using Worth = absl::FunctionRef<double(const TreeNode&)>;
 
   // Selects the nodes to verify: the best by path score, at most `max_nodes`, not deeper than `max_depth`,
-  // and at most the best `max_children` of each node. Parents come before children, and the parent of a
-  // selected node is selected. A path score is the product of the nodes' worth; without `worth`, of their
-  // scores.
+  // and at most the best `max_children` of each node. The parent of a selected node is selected. A path score
+  // is the product of the nodes' worth. `origin`: the drafter's role.
   struct Selection {
     uint32_t max_nodes = UINT32_MAX;
     uint32_t max_depth = UINT32_MAX;
     uint32_t max_children = UINT32_MAX;
   };
-  std::vector<TreeNode> Select(const Selection& limits, Worth worth) const;
-  std::vector<TreeNode> Select(uint32_t max_nodes, uint32_t max_depth) const;
+  RoundTree Select(const Selection& limits, DraftOrigin origin, Worth worth) const;
   // The number of levels of the tree.
   uint32_t depth() const;
   // The first level whose probability of acceptance, on the most likely path, is below `least`, by the
   // drafter's predictions or, if it sends none, by its scores. nullopt if there is no such level yet.
   std::optional<uint32_t> StopDepth(double least) const;
   // The draws of the children of the root and of `selected` nodes, where at least one child is selected.
-  // `selected` is sorted by id. Empty if drafts are not sampled.
-  std::vector<DrawGroup> DrawsOf(absl::Span<const TreeNode> selected) const;
+  // `selected`: of a tree by Select. Empty if drafts are not sampled.
+  std::vector<DrawGroup> DrawsOf(absl::Span<const RoundNode> selected) const;
 
   // Applies the round's outcome: the committed tokens, of which the last is the target's own. If they are a
   // path of the tree, even of nodes that were not verified, the node at its end becomes the root. Otherwise

@@ -1,4 +1,5 @@
 #include "verifier/session/draft_mirror.h"
+#include "common/base/node_index.h"
 
 #include <cmath>
 #include <functional>
@@ -17,9 +18,10 @@ using GrowResult = DraftMirror::GrowResult;
 
 constexpr uint64_t kHash = 0xabc;
 
-std::vector<NodeId> Ids(absl::Span<const TreeNode> nodes) {
+template <class Nodes>
+std::vector<NodeId> Ids(const Nodes& nodes) {
   std::vector<NodeId> ids;
-  for (const TreeNode& node : nodes) ids.push_back(node.id);
+  for (const auto& node : nodes) ids.push_back(node.id);
   return ids;
 }
 
@@ -47,15 +49,20 @@ class DraftMirrorTest : public ::testing::Test {
     EXPECT_EQ(Ids(mirror_.tree().nodes()), before);
   }
 
+  RoundTree Select(const DraftMirror::Selection& limits) const {
+    return mirror_.Select(limits, DraftOrigin::kDrafter, [](const TreeNode& node) { return node.score; });
+  }
+
   DraftMirror mirror_{/*vocab_size=*/100};
 };
 
 TEST_F(DraftMirrorTest, GrowsAndSelectsTheBestNodesWithTheirParents) {
   EXPECT_EQ(mirror_.OnGrow(FirstGrowth()).added, 3u);
-  EXPECT_THAT(Ids(mirror_.Select(10, 10)), ElementsAre(1, 2, 3));
-  EXPECT_THAT(Ids(mirror_.Select(2, 10)), ElementsAre(1, 2));  // 2 and 3 score the same: the earlier one.
-  EXPECT_THAT(Ids(mirror_.Select(10, 1)), ElementsAre(1, 2));
-  EXPECT_THAT(mirror_.Select(0, 10), IsEmpty());
+  EXPECT_THAT(Ids(Select({.max_nodes = 10, .max_depth = 10})), ElementsAre(1, 2, 3));
+  EXPECT_THAT(Ids(Select({.max_nodes = 2, .max_depth = 10})),
+              ElementsAre(1, 2));  // 2 and 3 score the same: the earlier one.
+  EXPECT_THAT(Ids(Select({.max_nodes = 10, .max_depth = 1})), ElementsAre(1, 2));
+  EXPECT_TRUE(Select({.max_nodes = 0, .max_depth = 10}).empty());
 }
 
 TEST_F(DraftMirrorTest, SelectsTheBestChildrenOfEachNode) {
@@ -66,12 +73,14 @@ TEST_F(DraftMirrorTest, SelectsTheBestChildrenOfEachNode) {
                   .parents = {0, 0, 1, 1, 1, 2},
                   .tokens = {5, 6, 7, 8, 9, 7},
                   .scores = {0.3f, 0.6f, 0.4f, 0.3f, 0.2f, 0.9f}});
-  const auto select = [this](const DraftMirror::Selection& limits) {
-    return Ids(mirror_.Select(limits, [](const TreeNode& node) { return node.score; }));
-  };
+  const auto select = [this](const DraftMirror::Selection& limits) { return Ids(Select(limits)); };
   EXPECT_THAT(select({}), ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_THAT(select({.max_children = 1}), ElementsAre(2, 6));
   EXPECT_THAT(select({.max_children = 2}), ElementsAre(1, 2, 3, 4, 6));
+  const RoundTree tree = Select({.max_children = 1});
+  EXPECT_EQ(tree[1].parent, 0u) << "parents are indices, not the drafter's ids";
+  EXPECT_FLOAT_EQ(tree[1].path_score, 0.6f * 0.9f);
+  EXPECT_EQ(tree[1].guesses.credited(), DraftOrigin::kDrafter);
   EXPECT_THAT(select({.max_nodes = 3, .max_children = 2}), ElementsAre(1, 2, 6));
   EXPECT_THAT(select({.max_depth = 1, .max_children = 1}), ElementsAre(2));
   EXPECT_THAT(select({.max_children = 0}), IsEmpty());
@@ -292,33 +301,35 @@ class SampledMirrorTest : public DraftMirrorTest {
 
 TEST_F(SampledMirrorTest, TellsHowWhatIsSelectedWasDrawn) {
   EXPECT_EQ(mirror_.OnGrow(OfThisEpoch(FirstDraws())).added, 3u);
-  const std::vector<TreeNode> all = mirror_.Select(10, 10);
-  const std::vector<DrawGroup> groups = mirror_.DrawsOf(all);
+  const RoundTree all = Select({.max_nodes = 10, .max_depth = 10});
+  const std::vector<DrawGroup> groups = mirror_.DrawsOf(all.nodes());
   ASSERT_EQ(groups.size(), 2u);
-  EXPECT_EQ(groups[0].parent, 0u);
+  EXPECT_EQ(groups[0].parent, kRootNode);
   EXPECT_THAT(groups[0].distribution->tokens, ElementsAre(10, 11, 13));
   ASSERT_EQ(groups[0].children.size(), 2u);
   EXPECT_EQ(groups[0].children[1].token, 11);
   EXPECT_EQ(groups[0].children[1].node, 1u);
-  EXPECT_EQ(groups[1].parent, 1u);
+  EXPECT_EQ(groups[1].parent, 0u);
   EXPECT_EQ(groups[1].children[0].node, 2u);
   // What was drawn before is told even when it is not verified; what was drawn after is of no matter.
-  const TreeNode second[] = {all[1]};
-  const std::vector<DrawGroup> of_second = mirror_.DrawsOf(second);
+  RoundTree second = all;
+  second.Keep(std::vector<uint32_t>{1});
+  const std::vector<DrawGroup> of_second = mirror_.DrawsOf(second.nodes());
   ASSERT_EQ(of_second.size(), 1u);
   ASSERT_EQ(of_second[0].children.size(), 2u);
   EXPECT_EQ(of_second[0].children[0].token, 10);
   EXPECT_EQ(of_second[0].children[0].node, std::nullopt);
-  const TreeNode first[] = {all[0]};
-  EXPECT_EQ(mirror_.DrawsOf(first)[0].children.size(), 1u);
+  RoundTree first = all;
+  first.Truncate(1);
+  EXPECT_EQ(mirror_.DrawsOf(first.nodes())[0].children.size(), 1u);
 }
 
 TEST_F(SampledMirrorTest, DistributionsFollowTheRoot) {
   mirror_.OnGrow(OfThisEpoch(FirstDraws()));
   EXPECT_EQ(mirror_.Commit({10}, 1, kHash + 1), NodeId{1});
-  std::vector<TreeNode> all = mirror_.Select(10, 10);
+  RoundTree all = Select({.max_nodes = 10, .max_depth = 10});
   ASSERT_EQ(all.size(), 1u);
-  EXPECT_THAT(mirror_.DrawsOf(all)[0].distribution->tokens, ElementsAre(12));
+  EXPECT_THAT(mirror_.DrawsOf(all.nodes())[0].distribution->tokens, ElementsAre(12));
   // A younger child of what is now the root, drawn from what is known; and one from before, of the old root,
   // whose distribution must not be mistaken for the new one's.
   const DraftMirror::GrowReport report =
@@ -333,9 +344,9 @@ TEST_F(SampledMirrorTest, DistributionsFollowTheRoot) {
                                         {.parent = 3, .tokens = {50}, .probabilities = {1.0f}}}});
   EXPECT_EQ(report.added, 1u);
   EXPECT_EQ(report.stale, 1u);
-  all = mirror_.Select(10, 10);
-  EXPECT_THAT(mirror_.DrawsOf(all)[0].distribution->tokens, ElementsAre(12));
-  EXPECT_THAT(mirror_.DrawsOf(all)[1].distribution->tokens, ElementsAre(50));
+  all = Select({.max_nodes = 10, .max_depth = 10});
+  EXPECT_THAT(mirror_.DrawsOf(all.nodes())[0].distribution->tokens, ElementsAre(12));
+  EXPECT_THAT(mirror_.DrawsOf(all.nodes())[1].distribution->tokens, ElementsAre(50));
   EXPECT_EQ(mirror_.Commit({99}, 2, kHash + 2), std::nullopt);
   // Of a fresh root nothing is known.
   const DraftMirror::GrowReport fresh = mirror_.OnGrow({.epoch = 2,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "common/base/node_index.h"
 #include "verifier/session/drafter_record.h"
 #include "verifier/session/session.h"
 
@@ -32,22 +33,23 @@ DraftTotals TotalsBy(const SessionSummary& summary, SourceKind source) {
 void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
                             std::vector<JudgedNode>* judged) {
   constexpr size_t kUsualNodes = 32;
-  absl::InlinedVector<NodeId, kUsualNodes> walk = {0};
-  absl::InlinedVector<bool, kUsualNodes> is_accepted(selected_.size(), false);
-  for (const uint32_t place : accepted_) {
-    walk.push_back(selected_[place].id);
-    is_accepted[place] = true;
+  absl::InlinedVector<bool, kUsualNodes> is_accepted(tree_.size(), false);
+  // After the root and after every node: whether the target's choice is known.
+  absl::InlinedVector<bool, kUsualNodes> is_chosen_after(tree_.size() + 1, false);
+  is_chosen_after[0] = true;
+  for (const uint32_t index : accepted_) is_accepted[index] = is_chosen_after[PlaceAfterRoot(index)] = true;
+  if (!walked_to_the_end_) {
+    is_chosen_after[PlaceAfterRoot(accepted_.empty() ? kRootNode : accepted_.back())] = false;
   }
-  if (!walked_to_the_end_) walk.pop_back();
   const float temperature = request_.sampling.temperature;
   absl::InlinedVector<uint32_t, kUsualNodes> depths;
-  judged->reserve(selected_.size());
+  judged->reserve(tree_.size());
   // Computes all of them before the first observation, because that makes the calibration fit again.
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const TreeNode& node = selected_[i];
-    if (!guesses_[i].IsBy(origin)) continue;
-    if (std::find(walk.begin(), walk.end(), node.parent) == walk.end()) continue;
-    const float score = guesses_[i].by(origin);
+  for (size_t i = 0; i < tree_.size(); ++i) {
+    const RoundNode& node = tree_[i];
+    if (!node.guesses.IsBy(origin)) continue;
+    if (!is_chosen_after[PlaceAfterRoot(node.parent)]) continue;
+    const float score = node.guesses.by(origin);
     judged->push_back({.score = score,
                        .calibrated = calibration->Calibrated(temperature, node.depth, score),
                        .accepted = is_accepted[i]});
@@ -58,44 +60,17 @@ void Session::ObserveScores(DraftOrigin origin, ScoreCalibration* calibration,
   }
 }
 
-std::vector<TracedNode> Session::TraceTree() const {
-  std::vector<TracedNode> tree;
-  tree.reserve(selected_.size());
-  for (const TreeNode& node : selected_) {
-    const auto parent =
-        std::find_if(selected_.begin(), selected_.begin() + static_cast<ptrdiff_t>(tree.size()),
-                     [&](const TreeNode& above) { return above.id == node.parent; });
-    const auto place = static_cast<uint32_t>(tree.size());
-    tree.push_back({.parent = node.parent == 0 ? 0 : static_cast<uint32_t>(parent - selected_.begin()) + 1,
-                    .token = node.token,
-                    .score = node.score,
-                    .accepted = std::find(accepted_.begin(), accepted_.end(), place) != accepted_.end(),
-                    .origin = guesses_[place].credited()});
-  }
-  return tree;
-}
-
-std::vector<TracedNode> Session::TraceMasked() const {
-  std::vector<TracedNode> masked;
-  for (const auto& [origin, forbidden] : masked_) {
+std::vector<RoundNode> Session::TraceMasked() const {
+  std::vector<RoundNode> masked;
+  for (const ForbiddenNode& forbidden : masked_) {
     if (masked.size() == kMaxTracedMasked) break;
-    // The place of what is above it, from 1; 0: the root.
-    size_t above = 0;
-    bool verified = true;
-    for (size_t i = 0; verified && i + 1 < forbidden.path.size(); ++i) {
-      const NodeId parent = above == 0 ? 0 : selected_[above - 1].id;
-      const TokenId token = forbidden.path[i];
-      const auto child = std::find_if(selected_.begin(), selected_.end(), [&](const TreeNode& node) {
-        return node.parent == parent && node.token == token;
-      });
-      verified = child != selected_.end();
-      above = static_cast<size_t>(child - selected_.begin()) + 1;
+    std::optional<uint32_t> parent = kRootNode;
+    for (size_t i = 0; parent.has_value() && i < forbidden.above.size(); ++i) {
+      parent = FindChild(tree_.nodes(), *parent, forbidden.above[i]);
     }
-    if (!verified) continue;
-    masked.push_back({.parent = static_cast<uint32_t>(above),
-                      .token = forbidden.path.back(),
-                      .score = forbidden.score,
-                      .origin = origin});
+    if (!parent.has_value()) continue;  // It was not verified.
+    masked.push_back(forbidden.node);
+    masked.back().parent = *parent;
   }
   return masked;
 }
@@ -103,8 +78,8 @@ std::vector<TracedNode> Session::TraceMasked() const {
 std::optional<DraftSupply> Session::SupplyOfRound() const {
   const DraftPeer* const drafter = peer(DraftRole::kDrafter);
   if (drafter == nullptr) return std::nullopt;
-  const bool drafted = std::any_of(guesses_.begin(), guesses_.end(), [](const Guesses& guesses) {
-    return guesses.IsBy(DraftOrigin::kDrafter);
+  const bool drafted = std::any_of(tree_.begin(), tree_.end(), [](const RoundNode& node) {
+    return node.guesses.IsBy(DraftOrigin::kDrafter);
   });
   if (drafted) return DraftSupply::kDrafted;
   if (!drafter->drafting() && !drafter->suspended()) return DraftSupply::kLost;
@@ -115,7 +90,7 @@ std::optional<DraftSupply> Session::SupplyOfRound() const {
 std::array<OriginOutcome, kNumDraftOrigins> Session::OutcomesOfRound() const {
   std::array<OriginOutcome, kNumDraftOrigins> outcomes;
   for (size_t i = 0; i < kNumDraftOrigins; ++i) {
-    outcomes[i] = OutcomeOf(static_cast<DraftOrigin>(i), selected_, guesses_, accepted_, !finished_);
+    outcomes[i] = OutcomeOf(static_cast<DraftOrigin>(i), tree_, accepted_, !finished_);
   }
   return outcomes;
 }
@@ -130,17 +105,17 @@ void Session::FillShares(RoundReport& report,
                         .declined = offered_[i] - outcomes[i].credited};
     report.declined += report.shares[i].declined;
   }
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const double expected = double{selected_[i].path_score};
+  for (const RoundNode& node : tree_) {
+    const double expected = double{node.path_score};
     report.expected_accepted += expected;
-    report.shares[static_cast<size_t>(guesses_[i].credited())].expected_accepted += expected;
+    report.shares[static_cast<size_t>(node.guesses.credited())].expected_accepted += expected;
   }
   report.accepted_by.reserve(accepted_.size());
-  for (const uint32_t place : accepted_) report.accepted_by.push_back(guesses_[place].credited());
+  for (const uint32_t index : accepted_) report.accepted_by.push_back(tree_[index].guesses.credited());
   report.wait_seconds = round_wait_seconds_;
   report.shares[static_cast<size_t>(DraftOrigin::kDrafter)].wait_seconds = round_wait_seconds_;
-  for (const DraftOrigin own : {DraftOrigin::kGrammar, DraftOrigin::kPrediction, DraftOrigin::kLocal}) {
-    report.shares[static_cast<size_t>(own)].wait_seconds = guess_seconds_[static_cast<size_t>(own)];
+  for (const OwnSource& own : own_sources_) {
+    report.shares[static_cast<size_t>(own.origin())].wait_seconds = own.seconds();
   }
 }
 
@@ -203,13 +178,10 @@ void Session::SummariseCosts(const RoundCosts& costs) {
 void Session::ObserveRound(RoundReport& report, const TokenIds& committed,
                            const std::array<OriginOutcome, kNumDraftOrigins>& outcomes) {
   ObservePartner(outcomes[static_cast<size_t>(DraftOrigin::kPartner)]);
-  const auto observe_own = [&](DraftOrigin origin, ScoreCalibration* calibration) {
+  for (const OwnSource& own : own_sources_) {
     std::vector<JudgedNode> judged;
-    if (calibration != nullptr) ObserveScores(origin, calibration, &judged);
-  };
-  observe_own(DraftOrigin::kGrammar, forced_calibration_);
-  observe_own(DraftOrigin::kPrediction, prediction_calibration_);
-  observe_own(DraftOrigin::kLocal, local_calibration_);
+    ObserveScores(own.origin(), own.calibration(), &judged);
+  }
   ObserveDrafter(report, committed, outcomes[static_cast<size_t>(DraftOrigin::kDrafter)]);
 }
 

@@ -1,30 +1,14 @@
 #include "verifier/session/round_choices.h"
 
-#include <algorithm>
 #include <cassert>
 
+#include "common/base/node_index.h"
+
 namespace tandem {
-namespace {
-
-// The tokens from below the root down to node `index`, the last one first: their order does not matter.
-void CollectPath(absl::Span<const TreeNode> nodes, size_t index, TokenIds* path) {
-  path->clear();
-  path->push_back(nodes[index].token);
-  while (nodes[index].depth > 1) {
-    const auto parent =
-        std::lower_bound(nodes.begin(), nodes.begin() + index, nodes[index].parent,
-                         [](const TreeNode& node, NodeId wanted) { return node.id < wanted; });
-    index = static_cast<size_t>(parent - nodes.begin());
-    path->push_back(nodes[index].token);
-  }
-}
-
-}  // namespace
-
 void RoundChoices::PlanOwnCounts(const Round& round) {
   own_counts_.clear();
   own_ends_.clear();
-  for (size_t i = 0; i < round.nodes.size(); ++i) {
+  for (uint32_t i = 0; i < round.nodes.size(); ++i) {
     CollectPath(round.nodes, i, &path_);
     const std::vector<TokenCount> own = round.sampler->CountsAfter(path_);
     own_counts_.insert(own_counts_.end(), own.begin(), own.end());
@@ -34,9 +18,7 @@ void RoundChoices::PlanOwnCounts(const Round& round) {
 
 TokenIds RoundChoices::CompletingAfter(const Round& round, size_t row) {
   if (round.sampling->banned_sequences.empty()) return {};
-  path_.clear();
-  if (row > 0) CollectPath(round.nodes, row - 1, &path_);
-  std::reverse(path_.begin(), path_.end());
+  CollectPath(round.nodes, row == 0 ? kRootNode : static_cast<uint32_t>(row - 1), &path_);
   return round.sampler->CompletingTokens(path_);
 }
 

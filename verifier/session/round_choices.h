@@ -6,7 +6,7 @@
 #include "absl/types/span.h"
 #include "common/base/token.h"
 #include "common/engine/engine.h"
-#include "common/speculation/candidate_tree.h"
+#include "common/speculation/round_tree.h"
 #include "common/speculation/sampling_parameters.h"
 #include "common/speculation/target_sampler.h"
 
@@ -21,7 +21,7 @@ class RoundChoices {
     const SamplingParameters* sampling = nullptr;
     const TargetSampler* sampler = nullptr;  // Of the tokens up to the root.
     uint32_t position = 0;                   // Of the token after the root.
-    absl::Span<const TreeNode> nodes;        // By id, parents before children.
+    absl::Span<const RoundNode> nodes;       // Of a RoundTree.
     // The tokens that may be chosen after the root and after every node (SeededChoice::allowed). Empty: all
     // that the sampler allows.
     absl::Span<const std::vector<uint32_t>> allowed = {};

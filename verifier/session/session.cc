@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
+#include "common/base/node_index.h"
 #include "verifier/session/drafter_record.h"
 
 namespace tandem {
@@ -216,7 +217,6 @@ bool Session::MergesOrigins() const {
 }
 
 void Session::PrepareRound(uint32_t max_nodes) {
-  guesses_.clear();
   offered_ = {};
   const DraftPeer* const bound = peer(DraftRole::kDrafter);
   const DraftPeer* const drafter = open_peer(DraftRole::kDrafter);
@@ -230,42 +230,33 @@ void Session::PrepareRound(uint32_t max_nodes) {
   // An output's last token has no use for drafts.
   drafts_wanted_ = has_window && OutputLength() + 1 < request_.max_tokens;
   drafts_offered_ = drafts_wanted_ && !drafter->mirror().tree().empty();
-  std::vector<TreeNode> drafted;
   num_masked_ = 0;
   masked_.clear();
-  if (has_window) {
-    drafted = SelectDrafted(*drafter, max_nodes);
-    DropForbidden(DraftOrigin::kDrafter, &drafted);
-  }
+  RoundTree drafted;
+  if (has_window) drafted = SelectDrafted(DraftRole::kDrafter, max_nodes);
   if (samples_drafts() && !drafted.empty()) {
     // Draws use the drafter's ids.
-    selected_ = std::move(drafted);
-    for (const TreeNode& node : selected_) guesses_.push_back({.scores = {node.score}});
+    tree_ = std::move(drafted);
   } else {
-    MergedTree tree;
-    tree.Add(DraftOrigin::kDrafter, drafted);
-    if (partner != nullptr && drafts_wanted_ && (drafted.empty() || MergesOrigins())) {
-      std::vector<TreeNode> along = SelectDrafted(*partner, max_nodes);
-      DropForbidden(DraftOrigin::kPartner, &along);
-      tree.Add(DraftOrigin::kPartner, along);
-      // Later sources only replace a drafter that has sent nothing.
-      drafted.insert(drafted.end(), along.begin(), along.end());
+    MergedTree merged;
+    merged.Add(drafted);
+    // Later sources only replace earlier ones that have nothing, unless all are merged.
+    if (partner != nullptr && drafts_wanted_ && (merged.empty() || MergesOrigins())) {
+      merged.Add(SelectDrafted(DraftRole::kPartner, max_nodes));
     }
-    if (max_nodes > 0 && (drafted.empty() || MergesOrigins())) {
+    if (max_nodes > 0 && (merged.empty() || MergesOrigins())) {
       const float least = MergesOrigins() ? kLeastMergedScore : kLeastLocalScore;
-      AddOwnNodes(least, &tree);
+      AddOwnNodes(least, &merged);
     }
-    MergedTree::Selection selection = std::move(tree).Take(std::min(limits_.max_nodes, max_nodes));
-    selected_ = std::move(selection.nodes);
-    guesses_ = std::move(selection.guesses);
+    tree_ = std::move(merged).Take(std::min(limits_.max_nodes, max_nodes));
   }
-  for (const Guesses& guesses : guesses_) ++offered_[static_cast<size_t>(guesses.credited())];
+  for (const RoundNode& node : tree_) ++offered_[static_cast<size_t>(node.guesses.credited())];
 }
 
-std::vector<TreeNode> Session::SelectDrafted(const DraftPeer& peer, uint32_t max_nodes) const {
-  const DraftMirror& mirror = peer.mirror();
-  const DraftBudget& budget = peer.budget();
-  ScoreCalibration& calibration = peer.record()->calibration;
+RoundTree Session::SelectDrafted(DraftRole role, uint32_t max_nodes) {
+  const DraftMirror& mirror = peer(role)->mirror();
+  const DraftBudget& budget = peer(role)->budget();
+  ScoreCalibration& calibration = peer(role)->record()->calibration;
   const float temperature = request_.sampling.temperature;
   const auto worth = [&](const TreeNode& node) {
     return calibration.Calibrated(temperature, node.depth, node.score);
@@ -283,52 +274,65 @@ std::vector<TreeNode> Session::SelectDrafted(const DraftPeer& peer, uint32_t max
     depth = std::min(depth, request_.constraint->most_masks());
   // Nodes that were drafted ahead have more children than may be verified, and even a chain's have siblings.
   const uint32_t most_children = by_worth ? UINT32_MAX : budget.branching;
-  return mirror.Select({.max_nodes = std::min(nodes, max_nodes),
-                        .max_depth = depth,
-                        .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
-                       worth);
+  RoundTree drafted =
+      mirror.Select({.max_nodes = std::min(nodes, max_nodes),
+                     .max_depth = depth,
+                     .max_children = limits_.shape == TreeShape::kChain ? 1 : most_children},
+                    role == DraftRole::kPartner ? DraftOrigin::kPartner : DraftOrigin::kDrafter, worth);
+  DropForbidden(&drafted);
+  return drafted;
+}
+
+void Session::ReadLocally() {
+  for (OwnSource& own : own_sources_) own.Read(kv_.tokens(), request_.prompt.size());
+}
+
+void Session::AddOwnNodes(float least_path_score, MergedTree* tree) {
+  const uint32_t remaining = request_.max_tokens - OutputLength();
+  const OwnSource::Limits limits{.proposal = {.depth = std::min(limits_.max_depth, remaining - 1),
+                                              .nodes = limits_.max_nodes,
+                                              .branching = limits_.branching},
+                                 .num_tokens = kv_.tokens().size(),
+                                 .vocab_size = vocab_size_,
+                                 .constraint = request_.constraint.get(),
+                                 .temperature = request_.sampling.temperature,
+                                 .least_path_score = least_path_score};
+  for (OwnSource& own : own_sources_) {
+    RoundTree nodes = own.Candidates(limits);
+    DropBanned(&nodes);
+    tree->Add(nodes);
+  }
+}
+
+Session::LocalGuess Session::GuessLocally() {
+  LocalGuess guess;
+  MergedTree tree;
+  AddOwnNodes(kLeastLocalScore, &tree);
+  for (const RoundNode& node : std::move(tree).Take(limits_.max_nodes)) {
+    ++guess.nodes;
+    guess.expected_accepted += double{node.path_score};
+  }
+  return guess;
 }
 
 ChoiceSession Session::Choice() const {
-  ChoiceSession choice;
-  choice.candidates.reserve(selected_.size());
-  for (uint32_t i = 0; i < selected_.size(); ++i) {
-    uint32_t parent = ChoiceNode::kRoot;
-    double above = 1.0;
-    if (selected_[i].depth > 1) {
-      const auto found = std::find_if(selected_.begin(), selected_.begin() + i,
-                                      [&](const TreeNode& node) { return node.id == selected_[i].parent; });
-      parent = static_cast<uint32_t>(found - selected_.begin());
-      above = found->path_score;
-    } else if (policy_->probing() && !choice.probe.has_value() && guesses_[i].IsBy(DraftOrigin::kDrafter)) {
-      // A probe tests the drafter, whatever other sources there are; its first node is its best.
-      choice.probe = i;
-    }
-    choice.candidates.push_back(
-        {.parent = parent, .probability = above > 0.0 ? selected_[i].path_score / above : 0.0});
+  ChoiceSession choice{.nodes = tree_.nodes()};
+  // A probe tests the drafter, whatever other sources there are; its first node is its best.
+  for (uint32_t i = 0; policy_->probing() && !choice.probe.has_value() && i < tree_.size(); ++i) {
+    if (tree_[i].parent == kRootNode && tree_[i].guesses.IsBy(DraftOrigin::kDrafter)) choice.probe = i;
   }
   return choice;
 }
 
-void Session::KeepNodes(absl::Span<const uint32_t> indices) {
-  for (size_t i = 0; i < indices.size(); ++i) {
-    selected_[i] = selected_[indices[i]];
-    guesses_[i] = guesses_[indices[i]];
-  }
-  selected_.resize(indices.size());
-  guesses_.resize(indices.size());
-}
-
-// Gives each selected node a slot to be computed in, and a place behind the committed tokens should it be
+// Gives each node a slot to be computed in, and a place behind the committed tokens should it be
 // accepted. When memory is short the tree ends before the first node without: smaller is slower, not wrong.
 void Session::GiveSlots() {
   const auto length = static_cast<uint32_t>(kv_.tokens().size());
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const bool has_place = kv_.Reserve(length + selected_[i].depth).ok();
+  for (size_t i = 0; i < tree_.size(); ++i) {
+    const bool has_place = kv_.Reserve(length + tree_[i].depth).ok();
     const absl::StatusOr<SlotId> slot = kv_.AllocateScratch();
     if (!has_place || !slot.ok()) {
-      selected_.resize(i);
-      guesses_.resize(i);
+      tree_.Truncate(i);
       return;
     }
     slots_.push_back(*slot);
@@ -338,9 +342,7 @@ void Session::GiveSlots() {
 // An engine that chooses needs the masks of all rows beforehand. The tree ends before the first node without.
 void Session::MaskAhead() {
   if (!chooses_in_engine_ || request_.constraint == nullptr) return;
-  const size_t num_nodes = request_.constraint->MaskAhead(selected_) - 1;
-  selected_.resize(num_nodes);
-  guesses_.resize(num_nodes);
+  tree_.Truncate(request_.constraint->MaskAhead(tree_.nodes()) - 1);
 }
 
 void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
@@ -350,8 +352,8 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   tail_ends_.clear();
   MaskAhead();
   GiveSlots();
-  const bool drawn = samples_drafts() && !guesses_.empty() && guesses_[0].IsBy(DraftOrigin::kDrafter);
-  draws_ = drawn ? peer(DraftRole::kDrafter)->mirror().DrawsOf(selected_) : std::vector<DrawGroup>();
+  const bool drawn = samples_drafts() && !tree_.empty() && tree_[0].guesses.IsBy(DraftOrigin::kDrafter);
+  draws_ = drawn ? peer(DraftRole::kDrafter)->mirror().DrawsOf(tree_.nodes()) : std::vector<DrawGroup>();
   round_waited_ = wait_.until > absl::InfinitePast();
   const absl::Duration waited = std::min(now, wait_.until) - wait_.since;
   round_wait_seconds_ = round_waited_ ? std::max(absl::ToDoubleSeconds(waited), 0.0) : 0.0;
@@ -361,20 +363,18 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   rows.push_back({.token = kv_.tokens()[root], .context = kv_.CommittedRow(root), .adapter = adapter_});
   // A node's context beyond the committed prefix is its parent's, then its own slot.
   size_t total = 0;
-  for (const TreeNode& node : selected_) total += node.depth;
+  for (const RoundNode& node : tree_) total += node.depth;
   tails_.reserve(total);
-  for (size_t i = 0; i < selected_.size(); ++i) {
-    const auto parent = std::find_if(selected_.begin(), selected_.begin() + static_cast<ptrdiff_t>(i),
-                                     [&](const TreeNode& node) { return node.id == selected_[i].parent; });
+  for (size_t i = 0; i < tree_.size(); ++i) {
+    const uint32_t parent = tree_[i].parent;
     const size_t begin = tails_.size();
-    if (selected_[i].parent != 0) {
-      const auto parent_index = static_cast<size_t>(parent - selected_.begin());
-      const uint32_t parent_begin = parent_index == 0 ? 0 : tail_ends_[parent_index - 1];
-      for (uint32_t at = parent_begin; at < tail_ends_[parent_index]; ++at) tails_.push_back(tails_[at]);
+    if (parent != kRootNode) {
+      const uint32_t parent_begin = parent == 0 ? 0 : tail_ends_[parent - 1];
+      for (uint32_t at = parent_begin; at < tail_ends_[parent]; ++at) tails_.push_back(tails_[at]);
     }
     tails_.push_back(slots_[i]);
     tail_ends_.push_back(static_cast<uint32_t>(tails_.size()));
-    rows.push_back({.token = selected_[i].token,
+    rows.push_back({.token = tree_[i].token,
                     .context = {.blocks = kv_.blocks(),
                                 .num_committed = root + 1,
                                 .tail = absl::MakeConstSpan(tails_).subspan(begin)},
@@ -383,12 +383,12 @@ void Session::PlanRound(absl::Time now, std::vector<StepRow>& rows) {
   if (!chooses_in_engine_) return;
   absl::Span<const std::vector<uint32_t>> allowed;
   if (request_.constraint != nullptr) {
-    allowed = request_.constraint->masks_ahead().first(1 + selected_.size());
+    allowed = request_.constraint->masks_ahead().first(1 + tree_.size());
   }
   choices_.Plan({.sampling = &request_.sampling,
                  .sampler = &sampler_,
                  .position = root + 1,
-                 .nodes = selected_,
+                 .nodes = tree_.nodes(),
                  .allowed = allowed},
                 absl::MakeSpan(rows).subspan(first_row_));
 }
@@ -399,8 +399,8 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   accepted_.clear();
   walked_to_the_end_ = true;
   auto position = static_cast<uint32_t>(kv_.tokens().size());
-  const auto logits = [&](std::optional<uint32_t> node) {
-    const uint32_t row = node.has_value() ? first_row_ + 1 + *node : first_row_;
+  const auto logits = [&](uint32_t node) {
+    const uint32_t row = first_row_ + PlaceAfterRoot(node);
     const auto row_logits = absl::MakeSpan(rows[row].logits, static_cast<size_t>(vocab_size_));
     if (request_.constraint != nullptr) request_.constraint->Mask(node, row_logits);
     return row_logits;
@@ -408,12 +408,12 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
   const VerifiedRound round{.position = position,
                             .seed = request_.sampling.seed,
                             .num_logprobs = request_.num_logprobs,
-                            .nodes = selected_,
+                            .nodes = tree_.nodes(),
                             .groups = draws_,
                             .chosen = choices_.tokens(),
                             .logits = logits};
   const VerificationRule* const rule = samples_drafts() ? sampling_rule_ : seeded;
-  if (request_.constraint != nullptr) request_.constraint->BeginWalk(selected_);
+  if (request_.constraint != nullptr) request_.constraint->BeginWalk(tree_.nodes());
   std::vector<VerifiedToken> tokens = rule->Verify(round, sampler_);
   if (request_.constraint != nullptr) request_.constraint->EndWalk();
   result.committed.tokens.reserve(tokens.size());
@@ -425,7 +425,7 @@ void Session::Walk(absl::Span<const StepRow> rows, RoundResult& result, std::vec
       return;
     }
     CommittedToken token{.token = verified.choice.token};
-    if (verified.node.has_value()) token.drafted_by = guesses_[*verified.node].credited();
+    if (verified.node.has_value()) token.drafted_by = tree_[*verified.node].guesses.credited();
     token.choice = std::move(verified.choice);
     OutputPiece piece = request_.output->Push(token.token);
     token.text_bytes = static_cast<uint32_t>(piece.text.size());
@@ -464,14 +464,12 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
   planned_ = static_cast<uint32_t>(kv_.tokens().size() + accepted_.size());
   kv_.Append(tokens);
   ReadLocally();
-  forced_proposal_.reset();
-  predicted_proposal_.reset();
-  if (prediction_calibration_ != nullptr) request_.prediction->Observe(tokens);
   summary_.output_tokens = OutputLength();
 
   RoundReport& report = result.report;
   summary_.masked_draft_tokens = num_banned_;
   report.masked = num_masked_;
+  for (const OwnSource& own : own_sources_) report.masked += own.num_masked();
   if (request_.constraint != nullptr) {
     summary_.masked_draft_tokens += request_.constraint->num_dropped();
     const MaskWork work = request_.constraint->TakeMaskWork();
@@ -480,20 +478,19 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
     report.masks_start = work.start;
     report.masks_end = work.end;
   }
-  for (const TreeNode& node : selected_) report.depth = std::max(report.depth, node.depth);
-  report.nodes = static_cast<uint32_t>(selected_.size());
+  for (const RoundNode& node : tree_) report.depth = std::max(report.depth, node.depth);
+  report.nodes = tree_.size();
   report.accepted = static_cast<uint32_t>(accepted_.size());
   report.committed = static_cast<uint32_t>(tokens.size());
   if (report.depth > 0) verified_per_level_.Add(static_cast<double>(report.nodes) / report.depth);
   report.supply = SupplyOfRound();
-  report.kind =
-      selected_.empty() ? RoundKind::kUndrafted : (round_waited_ ? RoundKind::kMiss : RoundKind::kHit);
+  report.kind = tree_.empty() ? RoundKind::kUndrafted : (round_waited_ ? RoundKind::kMiss : RoundKind::kHit);
   result.committed.kind = report.kind;
   result.committed.depth = report.depth;
   result.committed.nodes = report.nodes;
   const std::array<OriginOutcome, kNumDraftOrigins> outcomes = OutcomesOfRound();
   FillShares(report, outcomes);
-  guess_seconds_ = {};
+  for (OwnSource& own : own_sources_) own.ForgetCosts();
   result.committed.drafters = report.drafters;
   result.committed.shares = report.shares;
   CountRound(report, outcomes);

@@ -14,7 +14,6 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/token.h"
-#include "common/drafting/draft_source.h"
 #include "common/engine/block_pool.h"
 #include "common/engine/engine.h"
 #include "common/engine/sequence_kv.h"
@@ -23,18 +22,18 @@
 #include "common/speculation/merged_tree.h"
 #include "common/speculation/node_choice.h"
 #include "common/speculation/policies/window_policy.h"
+#include "common/speculation/round_tree.h"
 #include "common/speculation/rules/verification_rule.h"
 #include "common/speculation/target_sampler.h"
 #include "verifier/session/draft_peer.h"
 #include "verifier/session/output_assembler.h"
+#include "verifier/session/own_source.h"
 #include "verifier/session/round_choices.h"
 #include "verifier/session/round_report.h"
 #include "verifier/session/session_constraint.h"
 #include "verifier/session/session_types.h"
 
 namespace tandem {
-
-class ScoreCalibration;
 
 // Rounds over which the breadth of verified trees is averaged.
 inline constexpr size_t kBreadthHistory = 16;
@@ -152,27 +151,12 @@ class Session {
   void ChooseInEngine() { chooses_in_engine_ = true; }
   bool chooses_in_engine() const { return chooses_in_engine_; }
 
-  // Sets a source that guesses without a drafter. If the policy weighs candidates by their worth, it guesses
-  // in addition to the drafter, otherwise only if the drafter has sent nothing. Call it before Start.
-  // `calibration`: of its scores, over all sessions; `clock` times its guesses. Both outlive the session.
-  void SetLocalDrafter(std::unique_ptr<DraftSource> source, ScoreCalibration* calibration,
-                       const Clock* clock) {
-    local_drafter_ = std::move(source);
-    local_calibration_ = calibration;
-    local_clock_ = clock;
-  }
-  // Also drafts the forced tokens of the constraint. Call it before Start.
-  void DraftForced(ScoreCalibration* calibration, const Clock* clock) {
-    forced_calibration_ = calibration;
-    local_clock_ = clock;
-  }
-  // Also drafts the request's prediction. Call it before Start.
-  void DraftPredicted(ScoreCalibration* calibration, const Clock* clock) {
-    prediction_calibration_ = calibration;
-    local_clock_ = clock;
-  }
+  // Adds one of the verifier's own sources, in the order of their origins. If the policy weighs candidates by
+  // their worth, they guess in addition to the drafter, otherwise only if it has sent nothing. Call it before
+  // Start.
+  void AddSource(OwnSource source) { own_sources_.push_back(std::move(source)); }
   // The local proposals for the next round, which cost no waiting: the number of nodes that are likely enough
-  // for a row, and how many of them are expected to be accepted. Each local source is asked once per round.
+  // for a row, and how many of them are expected to be accepted.
   struct LocalGuess {
     uint32_t nodes = 0;
     double expected_accepted = 0.0;
@@ -195,15 +179,16 @@ class Session {
   // Selects the nodes to verify in the next round: the best by calibrated path score, at most `max_nodes`.
   // KeepNodes reduces them to those at `indices` (increasing; with a node its parent).
   void PrepareRound(uint32_t max_nodes);
-  absl::Span<const TreeNode> selected() const { return selected_; }
+  const RoundTree& tree() const { return tree_; }
+  // Valid until the tree changes.
   ChoiceSession Choice() const;
-  void KeepNodes(absl::Span<const uint32_t> indices);
+  void KeepNodes(absl::Span<const uint32_t> indices) { tree_.Keep(indices); }
   // Adds the rows of the root and of the nodes that PrepareRound selected: rows[first_row()],
   // rows[first_row() + 1], ..., num_rows() in all. They have choices, or the caller sets where their logits
   // go.
   void PlanRound(absl::Time now, std::vector<StepRow>& rows);
   uint32_t first_row() const { return first_row_; }
-  uint32_t num_rows() const { return 1 + static_cast<uint32_t>(selected_.size()); }
+  uint32_t num_rows() const { return 1 + tree_.size(); }
   // The accepted nodes of the last concluded round, from the root's child down. Node i is rows[first_row() +
   // 1 + i].
   absl::Span<const uint32_t> accepted() const { return accepted_; }
@@ -221,10 +206,8 @@ class Session {
   // the copies that the engine must make before the next step.
   RoundResult ConcludeRound(absl::Time now, absl::Span<const StepRow> rows, const RoundCosts& costs,
                             std::vector<KvCopy>* copies);
-  // The tree that the last concluded round verified, and which nodes were accepted.
-  std::vector<TracedNode> TraceTree() const;
-  // The candidates of that round that the constraint forbade, if their parent was verified.
-  std::vector<TracedNode> TraceMasked() const;
+  // The candidates of the last concluded round that the constraint forbade, below nodes of its tree.
+  std::vector<RoundNode> TraceMasked() const;
   // The growth that the drafter sent since the last call; empty unless the request asks for traces.
   std::vector<GrowthTrace> TakeGrowthTrace() { return std::exchange(growth_trace_, {}); }
   // The time of this round, including waiting: since the previous call, which must have been after the
@@ -279,27 +262,16 @@ class Session {
   // Among rows for the tokens from planned_ to `end`, of which the first has index `first_row`, selects those
   // that give logits. Returns where the rows must end so that at most `most` do.
   uint32_t PlanPromptLogits(uint32_t first_row, uint32_t most, uint32_t end);
-  std::vector<TreeNode> SelectDrafted(const DraftPeer& peer, uint32_t max_nodes) const;
+  // The best candidates of the peer in the role, without those that may not come.
+  RoundTree SelectDrafted(DraftRole role, uint32_t max_nodes);
   void ObserveDrafter(RoundReport& report, const TokenIds& committed, const OriginOutcome& drafted);
   void ObservePartner(const OriginOutcome& drafted);
-  const std::vector<ProposedNode>& LocalProposal();
-  const std::vector<ProposedNode>& ForcedProposal();
-  const std::vector<ProposedNode>& PredictedProposal();
-  ProposalLimits OwnLimits() const;
-  void CountGuess(DraftOrigin origin, absl::Time start);
-  // Gives the local source the next tokens that it has not seen. Their number is bounded, because indexing a
-  // whole long prompt at once (0.4 us per token) would delay every session's next step.
+  // Gives the own sources the next tokens.
   void ReadLocally();
-  std::vector<TreeNode> LikelyNodes(absl::Span<const ProposedNode> proposal, ScoreCalibration* calibration,
-                                    float least_path_score) const;
-  std::vector<TreeNode> LocalNodes(float least_path_score);
-  std::vector<TreeNode> ForcedNodes(float least_path_score);
-  std::vector<TreeNode> PredictedNodes(float least_path_score);
-  // All of the above.
   void AddOwnNodes(float least_path_score, MergedTree* tree);
-  void DropForbidden(DraftOrigin origin, std::vector<TreeNode>* drafted);
+  void DropForbidden(RoundTree* drafted);
   // Removes nodes that the sampler bans at their position, with all nodes below, and returns how many.
-  uint32_t DropBanned(std::vector<TreeNode>* nodes) const;
+  uint32_t DropBanned(RoundTree* tree) const;
   bool MergesOrigins() const;
   std::array<OriginOutcome, kNumDraftOrigins> OutcomesOfRound() const;
   void CountRound(const RoundReport& report, const std::array<OriginOutcome, kNumDraftOrigins>& outcomes);
@@ -355,17 +327,8 @@ class Session {
   uint32_t num_described_ = 0;
   PromptPart prompt_part_;
 
-  std::unique_ptr<DraftSource> local_drafter_;  // May be none.
-  size_t num_read_locally_ = 0;                 // Tokens that it has been given.
-  ScoreCalibration* local_calibration_ = nullptr;
-  const Clock* local_clock_ = nullptr;
-  std::optional<std::vector<ProposedNode>> local_proposal_;  // For the next round.
-  ScoreCalibration* forced_calibration_ = nullptr;           // None: forced tokens are not drafted.
-  std::optional<std::vector<ProposedNode>> forced_proposal_;
-  ScoreCalibration* prediction_calibration_ = nullptr;  // None: predictions are not drafted.
-  std::optional<std::vector<ProposedNode>> predicted_proposal_;
-  std::array<double, kNumDraftOrigins> guess_seconds_ = {};  // That these took.
-  const VerificationRule* sampling_rule_ = nullptr;          // None: the seeded rule.
+  std::vector<OwnSource> own_sources_;
+  const VerificationRule* sampling_rule_ = nullptr;  // None: the seeded rule.
   bool chooses_in_engine_ = false;
 
   // The round in flight.
@@ -374,19 +337,18 @@ class Session {
   bool drafts_wanted_ = false;                                        // The window had room,
   bool drafts_offered_ = false;  // and the drafter's candidates were there.
   uint32_t first_row_ = 0;
-  std::vector<TreeNode> selected_;
-  std::vector<Guesses> guesses_;                               // Of each selected node.
-  std::array<uint32_t, kNumDraftOrigins> offered_ = {};        // Nodes credited to each, before KeepNodes.
-  uint32_t num_masked_ = 0;                                    // Candidates that may not come.
-  std::vector<std::pair<DraftOrigin, ForbiddenNode>> masked_;  // Where trees are traced.
+  RoundTree tree_;
+  std::array<uint32_t, kNumDraftOrigins> offered_ = {};  // Nodes credited to each, before KeepNodes.
+  uint32_t num_masked_ = 0;                              // The drafters' candidates that may not come.
+  std::vector<ForbiddenNode> masked_;                    // Where trees are traced.
   std::vector<DrawGroup> draws_;  // As of when it was planned: the mirror may have been opened again since.
-  std::vector<SlotId> slots_;     // Of each selected node.
+  std::vector<SlotId> slots_;     // Of each node.
   std::vector<SlotId> tails_;     // Their contexts beyond the committed prefix, one after the other.
   std::vector<uint32_t> tail_ends_;
   RoundChoices choices_;  // With chooses_in_engine_.
   double round_wait_seconds_ = 0.0;
   bool round_waited_ = false;
-  std::vector<uint32_t> accepted_;  // Places in selected_ of the accepted nodes, from the root's child down.
+  std::vector<uint32_t> accepted_;  // Indices of the accepted nodes, from the root's child down.
   // Whether the target's choice at the walk's end is known. It is not if the output ended with an accepted
   // node.
   bool walked_to_the_end_ = false;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/node_index.h"
 #include "common/grammar/forced_tokens.h"
 #include "common/grammar/token_mask.h"
 
@@ -55,15 +56,6 @@ absl::Status SessionConstraint::Replay(absl::Span<const TokenId> emitted) {
   return absl::OkStatus();
 }
 
-TokenIds SessionConstraint::PathTo(int32_t place) const {
-  TokenIds path;
-  for (; place != kRoot; place = links_[static_cast<size_t>(place)].parent) {
-    path.push_back(links_[static_cast<size_t>(place)].token);
-  }
-  std::reverse(path.begin(), path.end());
-  return path;
-}
-
 uint32_t SessionConstraint::most_masks() const {
   return static_cast<uint32_t>(kMostTreeSteps / std::max<uint64_t>(mask_steps_, 1));
 }
@@ -72,77 +64,21 @@ bool SessionConstraint::HasStepsLeft(uint64_t start) const {
   return cursor_.steps() - start <= kMostTreeSteps;
 }
 
-std::vector<bool> SessionConstraint::Allowed() {
+uint32_t SessionConstraint::DropForbidden(RoundTree* tree, std::vector<ForbiddenNode>* forbidden) {
   const uint64_t start = cursor_.steps();
-  const size_t most = std::min<size_t>(links_.size(), most_masks());
-  std::vector<bool> allowed;
-  while (allowed.size() < most && HasStepsLeft(start)) {
-    const int32_t parent = links_[allowed.size()].parent;
-    allowed.push_back((parent == kRoot || allowed[static_cast<size_t>(parent)]) &&
-                      cursor_.MoveTo(PathTo(static_cast<int32_t>(allowed.size()))));
-  }
-  return allowed;
-}
-
-namespace {
-
-// Places of the nodes' parents; -1: the root.
-std::vector<int32_t> ParentsOf(absl::Span<const TreeNode> nodes) {
-  std::vector<int32_t> parents;
-  parents.reserve(nodes.size());
-  for (const TreeNode& node : nodes) {
-    const auto end = nodes.begin() + static_cast<ptrdiff_t>(parents.size());
-    const auto parent =
-        std::find_if(nodes.begin(), end, [&](const TreeNode& above) { return above.id == node.parent; });
-    parents.push_back(node.depth == 1 ? -1 : static_cast<int32_t>(parent - nodes.begin()));
-  }
-  return parents;
-}
-
-}  // namespace
-
-void SessionConstraint::SetLinks(absl::Span<const TreeNode> nodes) {
-  links_.clear();
-  const std::vector<int32_t> parents = ParentsOf(nodes);
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    links_.push_back({.parent = parents[i], .token = nodes[i].token});
-  }
-}
-
-uint32_t SessionConstraint::DropForbidden(std::vector<TreeNode>* nodes,
-                                          std::vector<ForbiddenNode>* forbidden) {
-  SetLinks(*nodes);
-  const std::vector<bool> allowed = Allowed();
-  size_t kept = 0;
-  for (size_t i = 0; i < allowed.size(); ++i) {
-    const int32_t parent = links_[i].parent;
-    if (allowed[i]) {
-      (*nodes)[kept++] = (*nodes)[i];
-    } else if (forbidden != nullptr && (parent == kRoot || allowed[static_cast<size_t>(parent)])) {
-      forbidden->push_back({.path = PathTo(static_cast<int32_t>(i)), .score = (*nodes)[i].score});
+  const uint32_t most = most_masks();
+  TokenIds path;
+  const uint32_t dropped = tree->KeepIf([&](uint32_t index, const RoundNode& node) {
+    if (index >= most || !HasStepsLeft(start)) return false;
+    CollectPath(tree->nodes(), node.parent, &path);
+    path.push_back(node.token);
+    if (cursor_.MoveTo(path)) return true;
+    if (forbidden != nullptr) {
+      path.pop_back();
+      forbidden->push_back({.above = path, .node = node});
     }
-  }
-  const auto dropped = static_cast<uint32_t>(nodes->size() - kept);
-  nodes->resize(kept);
-  num_dropped_ += dropped;
-  return dropped;
-}
-
-uint32_t SessionConstraint::DropForbidden(std::vector<ProposedNode>* nodes) {
-  links_.clear();
-  for (const ProposedNode& node : *nodes) links_.push_back({.parent = node.parent, .token = node.token});
-  const std::vector<bool> allowed = Allowed();
-  std::vector<int32_t> places(nodes->size(), kRoot);  // Of those that stay.
-  size_t kept = 0;
-  for (size_t i = 0; i < allowed.size(); ++i) {
-    if (!allowed[i]) continue;
-    ProposedNode node = (*nodes)[i];
-    if (node.parent >= 0) node.parent = places[static_cast<size_t>(node.parent)];
-    places[i] = static_cast<int32_t>(kept);
-    (*nodes)[kept++] = node;
-  }
-  const auto dropped = static_cast<uint32_t>(nodes->size() - kept);
-  nodes->resize(kept);
+    return false;
+  });
   num_dropped_ += dropped;
   return dropped;
 }
@@ -201,13 +137,12 @@ void SessionConstraint::LearnSpelling(TokenId token) {
   forced_.erase(0, is_part && !bytes.empty() ? bytes.size() : std::string::npos);
 }
 
-void SessionConstraint::BeginWalk(absl::Span<const TreeNode> nodes) {
-  SetLinks(nodes);
-}
-
-void SessionConstraint::FillMask(int32_t place, absl::Span<uint32_t> mask) {
+void SessionConstraint::FillMask(absl::Span<const RoundNode> nodes, uint32_t node,
+                                 absl::Span<uint32_t> mask) {
   const uint64_t start = cursor_.steps();
-  if (cursor_.MoveTo(PathTo(place))) {
+  TokenIds path;
+  CollectPath(nodes, node, &path);
+  if (cursor_.MoveTo(path)) {
     cursor_.FillMask(mask);
     // Expensive ones tend to follow one another.
     mask_steps_ = std::max(cursor_.steps() - start, mask_steps_ / 2);
@@ -224,16 +159,16 @@ void SessionConstraint::CountMasks(uint32_t masks, absl::Time start) {
   mask_work_.end = Now();
 }
 
-size_t SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
+size_t SessionConstraint::MaskAhead(absl::Span<const RoundNode> nodes) {
   const absl::Time start = Now();
   const uint64_t start_steps = cursor_.steps();
-  SetLinks(nodes);
   if (masks_ahead_.size() < 1 + nodes.size()) masks_ahead_.resize(1 + nodes.size());
   num_masks_ahead_ = 0;
   do {
     std::vector<uint32_t>& mask = masks_ahead_[num_masks_ahead_];
     mask.resize(mask_.size());
-    FillMask(static_cast<int32_t>(num_masks_ahead_) - 1, absl::MakeSpan(mask));
+    const uint32_t node = num_masks_ahead_ == 0 ? kRootNode : static_cast<uint32_t>(num_masks_ahead_ - 1);
+    FillMask(nodes, node, absl::MakeSpan(mask));
     ++num_masks_ahead_;
   } while (num_masks_ahead_ <= nodes.size() && HasStepsLeft(start_steps));
   CountMasks(static_cast<uint32_t>(num_masks_ahead_), start);
@@ -241,13 +176,13 @@ size_t SessionConstraint::MaskAhead(absl::Span<const TreeNode> nodes) {
   return num_masks_ahead_;
 }
 
-void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> logits) {
+void SessionConstraint::Mask(uint32_t node, absl::Span<float> logits) {
   const absl::Time start = Now();
   absl::Span<const uint32_t> mask = mask_;
-  if (const size_t row = node.has_value() ? 1 + size_t{*node} : 0; row < num_masks_ahead_) {
+  if (const size_t row = PlaceAfterRoot(node); row < num_masks_ahead_) {
     mask = masks_ahead_[row];
   } else {
-    FillMask(node.has_value() ? static_cast<int32_t>(*node) : kRoot, absl::MakeSpan(mask_));
+    FillMask(walked_, node, absl::MakeSpan(mask_));
     CountMasks(1, start);
   }
   if (end_.has_value() && IsAllowed(mask, *end_))
@@ -258,7 +193,7 @@ void SessionConstraint::Mask(std::optional<uint32_t> node, absl::Span<float> log
 
 void SessionConstraint::EndWalk() {
   num_masks_ahead_ = 0;
-  links_.clear();
+  walked_ = {};
   round_steps_ = cursor_.steps() - std::exchange(round_start_, cursor_.steps());
 }
 

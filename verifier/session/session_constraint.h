@@ -12,21 +12,23 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
+#include "common/base/node_index.h"
 #include "common/base/token.h"
 #include "common/drafting/best_first.h"
 #include "common/drafting/draft_source.h"
 #include "common/grammar/compiled.h"
 #include "common/grammar/constraint_cursor.h"
-#include "common/speculation/candidate_tree.h"
+#include "common/speculation/round_tree.h"
 #include "common/tokenizer/tokenizer.h"
 #include "verifier/session/forced_spellings.h"
 
 namespace tandem {
 
-// A candidate that a constraint does not allow.
+// A candidate that a constraint does not allow. It is in no tree, so the tokens above it say where it would
+// be.
 struct ForbiddenNode {
-  TokenIds path;  // From the root's child down, its own token last.
-  float score = 0.0f;
+  TokenIds above;  // From the root's child down to its parent.
+  RoundNode node;
 };
 
 // The cost of the masks of one round's rows.
@@ -69,12 +71,10 @@ class SessionConstraint {
     salt_ = salt;
   }
 
-  // Removes from a tree, in which parents come before children, the nodes that the constraint forbids and all
-  // nodes below them. Returns how many. Ids stay. `forbidden`, unless null, gets those of them whose parent
-  // is the root or an allowed node.
-  uint32_t DropForbidden(std::vector<TreeNode>* nodes, std::vector<ForbiddenNode>* forbidden = nullptr);
-  // The same for a proposal.
-  uint32_t DropForbidden(std::vector<ProposedNode>* nodes);
+  // Removes from a tree the nodes that the constraint forbids and all nodes below them, and the last ones if
+  // they or their masks would take too many steps. Returns how many. `forbidden`, unless null, gets the
+  // forbidden ones whose parent is the root or an allowed node.
+  uint32_t DropForbidden(RoundTree* tree, std::vector<ForbiddenNode>* forbidden = nullptr);
   // The forced tokens: the bytes that must come, spelled as the target spelled them before or, if they never
   // came, as the tokenizer does after the output so far. Each token has as score the probability that the
   // target spells the bytes so.
@@ -83,16 +83,16 @@ class SessionConstraint {
   // Makes the masks of the rows of the round's tree, for Mask to use: of the root and of the first nodes, all
   // unless that takes too many steps. Returns for how many rows. This is free while a device computes.
   // Without it, each mask is made when the walk reaches its row, which needs fewer masks.
-  size_t MaskAhead(absl::Span<const TreeNode> nodes);
+  size_t MaskAhead(absl::Span<const RoundNode> nodes);
   // These masks until EndWalk; empty without MaskAhead.
   absl::Span<const std::vector<uint32_t>> masks_ahead() const {
     return absl::MakeConstSpan(masks_ahead_).first(num_masks_ahead_);
   }
   // Starts the walk over the round's tree. `nodes` must exist until EndWalk.
-  void BeginWalk(absl::Span<const TreeNode> nodes);
-  // Masks the logits after a node, or after the root, to the tokens allowed there. Again it changes nothing.
+  void BeginWalk(absl::Span<const RoundNode> nodes) { walked_ = nodes; }
+  // Masks the logits after a node, or after kRootNode, to the tokens allowed there. Again it changes nothing.
   // `logits`: [vocab_size].
-  void Mask(std::optional<uint32_t> node, absl::Span<float> logits);
+  void Mask(uint32_t node, absl::Span<float> logits);
   void EndWalk();
   // Appends `token` to the output. False if it is forbidden; then no token was allowed.
   bool Commit(TokenId token);
@@ -110,12 +110,6 @@ class SessionConstraint {
   MaskWork TakeMaskWork() { return std::exchange(mask_work_, {}); }
 
  private:
-  static constexpr int32_t kRoot = -1;
-  struct Link {
-    int32_t parent = kRoot;  // Index of an earlier one.
-    TokenId token = 0;
-  };
-
   // The progress of a spelling of forced bytes.
   struct Spelled {
     size_t bytes = 0;
@@ -126,14 +120,9 @@ class SessionConstraint {
   std::vector<GrowthBranch<Spelled>> NextForced(absl::string_view forced, const Spelled& spelled);
   void LearnSpelling(TokenId token);
 
-  // The tokens from the root's child down to `place`.
-  TokenIds PathTo(int32_t place) const;
-  // For every link, whether the constraint allows it and all links above it. Of the first ones only, if the
-  // others or their masks would take too many steps.
-  std::vector<bool> Allowed();
-  void SetLinks(absl::Span<const TreeNode> nodes);
   absl::Time Now() const { return clock_ == nullptr ? absl::UnixEpoch() : clock_->Now(); }
-  void FillMask(int32_t place, absl::Span<uint32_t> mask);
+  // The mask after one of `nodes` or after kRootNode.
+  void FillMask(absl::Span<const RoundNode> nodes, uint32_t node, absl::Span<uint32_t> mask);
   bool HasStepsLeft(uint64_t start) const;
   // Masks were made, since `start`.
   void CountMasks(uint32_t masks, absl::Time start);
@@ -149,7 +138,7 @@ class SessionConstraint {
   std::vector<std::vector<uint32_t>>
       masks_ahead_;  // Of the root and of each node; kept to reuse their memory.
   size_t num_masks_ahead_ = 0;
-  std::vector<Link> links_;  // The tree we are in.
+  absl::Span<const RoundNode> walked_;  // From BeginWalk to EndWalk.
   uint32_t num_dropped_ = 0;
   const Clock* clock_ = nullptr;
   MaskWork mask_work_;

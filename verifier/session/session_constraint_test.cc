@@ -2,6 +2,7 @@
 // alone, and what a drafter guesses against the constraint costs no row.
 
 #include "verifier/session/session_constraint.h"
+#include "common/base/node_index.h"
 
 #include <algorithm>
 #include <cmath>
@@ -178,11 +179,11 @@ class OneText final : public ConstraintState {
 
 TokenIds ChainOf(const std::vector<ProposedNode>& nodes) {
   TokenIds chain;
-  int32_t last = -1;
-  for (size_t i = 0; i < nodes.size(); ++i) {
+  uint32_t last = kRootNode;
+  for (uint32_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].parent != last) continue;
     chain.push_back(nodes[i].token);
-    last = static_cast<int32_t>(i);
+    last = i;
   }
   return chain;
 }
@@ -225,7 +226,7 @@ TEST(MasksTest, DearOnesLeaveRoomForFewRows) {
   EXPECT_GT(constraint.most_masks(), 1000u) << "nothing is known yet";
   std::vector<float> logits(kVocabSize);
   constraint.BeginWalk({});
-  constraint.Mask(std::nullopt, absl::MakeSpan(logits));
+  constraint.Mask(kRootNode, absl::MakeSpan(logits));
   constraint.EndWalk();
   EXPECT_EQ(constraint.most_masks(), 4u);
 }
@@ -248,9 +249,9 @@ TEST(ForcedTest, ATreeHoldsTheWaysOfSpelling) {
   ASSERT_EQ(nodes.size(), 3u);
   EXPECT_EQ(nodes[0].token, a);
   EXPECT_EQ(nodes[1].token, b);
-  EXPECT_EQ(nodes[1].parent, 0);
+  EXPECT_EQ(nodes[1].parent, 0u);
   EXPECT_EQ(nodes[2].token, ab);
-  EXPECT_EQ(nodes[2].parent, -1);
+  EXPECT_EQ(nodes[2].parent, kRootNode);
 }
 
 TEST_F(SessionConstraintTest, RulesThatDrawDraftsKeepToIt) {
@@ -373,15 +374,15 @@ TEST_F(SessionConstraintTest, TellsWhatItsMasksTook) {
   constraint.TimeBy(&clock);
   TokenId child = 1;
   while (!Allows({}, child)) ++child;
-  const std::vector<TreeNode> nodes = {{.id = 1, .parent = 0, .token = child, .depth = 1, .score = 0.5f}};
-  const auto logits_after = [&](std::optional<uint32_t> node) {
+  const RoundNode nodes[] = {{.token = child, .score = 0.5f}};
+  const auto logits_after = [&](uint32_t node) {
     std::vector<float> logits(kVocabSize, 1.0f);
     constraint.Mask(node, absl::MakeSpan(logits));
     return logits;
   };
   // As the walk comes by: the root's and the child's.
   constraint.BeginWalk(nodes);
-  const std::vector<float> root = logits_after(std::nullopt);
+  const std::vector<float> root = logits_after(kRootNode);
   const std::vector<float> below = logits_after(0);
   constraint.EndWalk();
   const MaskWork walked = constraint.TakeMaskWork();
@@ -392,7 +393,7 @@ TEST_F(SessionConstraintTest, TellsWhatItsMasksTook) {
   // Ahead: what is applied later is not made again.
   constraint.MaskAhead(nodes);
   constraint.BeginWalk(nodes);
-  EXPECT_EQ(logits_after(std::nullopt), root);
+  EXPECT_EQ(logits_after(kRootNode), root);
   EXPECT_EQ(logits_after(0), below);
   constraint.EndWalk();
   const MaskWork ahead = constraint.TakeMaskWork();
@@ -422,9 +423,9 @@ TEST_F(SessionConstraintTest, TheEndMayStandForWhatTheTargetWouldRatherSay) {
     std::vector<float> logits(kVocabSize);
     for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 7) / 3.0f;
     constraint.BeginWalk({});
-    constraint.Mask(std::nullopt, absl::MakeSpan(logits));
+    constraint.Mask(kRootNode, absl::MakeSpan(logits));
     const std::vector<float> once = logits;
-    constraint.Mask(std::nullopt, absl::MakeSpan(logits));
+    constraint.Mask(kRootNode, absl::MakeSpan(logits));
     EXPECT_EQ(logits, once);
     constraint.EndWalk();
     return logits;
@@ -444,29 +445,24 @@ TEST_F(SessionConstraintTest, TheEndMayStandForWhatTheTargetWouldRatherSay) {
 TEST_F(SessionConstraintTest, DropsWholeBranches) {
   SessionConstraint constraint(std::make_unique<FakeConstraint>(OfTheTarget()), TestTokenizer(), kVocabSize);
   // Children of the root: which are allowed is known from the rule.
-  std::vector<TreeNode> nodes;
-  for (TokenId token = 1; token <= 6; ++token) {
-    nodes.push_back(
-        {.id = static_cast<NodeId>(token), .parent = 0, .token = token, .depth = 1, .score = 0.5f});
+  RoundTree tree;
+  for (TokenId token = 1; token <= 6; ++token) tree.Add({.token = token, .score = 0.5f});
+  for (uint32_t parent = 0; parent < 6; ++parent) {
+    tree.Add({.parent = parent, .token = 7, .depth = 2, .score = 0.5f});
   }
-  for (TokenId token = 1; token <= 6; ++token) {
-    nodes.push_back({.id = static_cast<NodeId>(6 + token),
-                     .parent = static_cast<NodeId>(token),
-                     .token = 7,
-                     .depth = 2,
-                     .score = 0.5f});
+  std::vector<std::pair<TokenIds, TokenId>> expected, kept;
+  const auto with_path = [&](const RoundNode& node) {
+    TokenIds above;
+    CollectPath(tree.nodes(), node.parent, &above);
+    return std::pair(above, node.token);
+  };
+  for (const RoundNode& node : tree) {
+    const auto [above, token] = with_path(node);
+    if ((above.empty() || Allows({}, above[0])) && Allows(above, token)) expected.emplace_back(above, token);
   }
-  std::vector<NodeId> expected;
-  for (const TreeNode& node : nodes) {
-    const bool allowed = node.depth == 1 ? Allows({}, node.token)
-                                         : Allows({}, static_cast<TokenId>(node.parent)) &&
-                                               Allows({static_cast<TokenId>(node.parent)}, node.token);
-    if (allowed) expected.push_back(node.id);
-  }
-  const auto total = static_cast<uint32_t>(nodes.size());
-  EXPECT_EQ(constraint.DropForbidden(&nodes), total - expected.size());
-  std::vector<NodeId> kept;
-  for (const TreeNode& node : nodes) kept.push_back(node.id);
+  const uint32_t total = tree.size();
+  EXPECT_EQ(constraint.DropForbidden(&tree), total - expected.size());
+  for (const RoundNode& node : tree) kept.push_back(with_path(node));
   EXPECT_EQ(kept, expected);
   EXPECT_FALSE(kept.empty());
 }
@@ -475,29 +471,26 @@ TEST_F(SessionConstraintTest, ExpensiveMasksHaveSmallTrees) {
   FakeConstraint::Options options = OfTheTarget();
   options.mask_steps = 150'000;
   SessionConstraint constraint(std::make_unique<FakeConstraint>(options), TestTokenizer(), kVocabSize);
-  std::vector<TreeNode> nodes;
-  for (TokenId token = 1; token < kVocabSize; ++token) {
-    nodes.push_back(
-        {.id = static_cast<NodeId>(token), .parent = 0, .token = token, .depth = 1, .score = 0.5f});
-  }
+  RoundTree tree;
+  for (TokenId token = 1; token < kVocabSize; ++token) tree.Add({.token = token, .score = 0.5f});
   // What they cost is not known yet.
-  constraint.DropForbidden(&nodes);
-  ASSERT_GT(nodes.size(), 5u);
-  const size_t rows = constraint.MaskAhead(nodes);
+  constraint.DropForbidden(&tree);
+  ASSERT_GT(tree.size(), 5u);
+  const size_t rows = constraint.MaskAhead(tree.nodes());
   EXPECT_LT(rows, 4u);
   EXPECT_EQ(constraint.masks_ahead().size(), rows);
   // The others are made where the walk comes to them.
-  constraint.BeginWalk(nodes);
+  constraint.BeginWalk(tree.nodes());
   for (const uint32_t node : {0u, 4u}) {
     std::vector<float> logits(kVocabSize, 1.0f), expected(kVocabSize, 1.0f);
     constraint.Mask(node, absl::MakeSpan(logits));
-    FakeConstraint::Mask(options, TokenIds{nodes[node].token}, absl::MakeSpan(expected));
+    FakeConstraint::Mask(options, TokenIds{tree[node].token}, absl::MakeSpan(expected));
     EXPECT_EQ(logits, expected) << node;
   }
   constraint.EndWalk();
   EXPECT_GE(constraint.round_steps(), 3 * options.mask_steps);
-  constraint.DropForbidden(&nodes);
-  EXPECT_LE(nodes.size(), 2u);
+  constraint.DropForbidden(&tree);
+  EXPECT_LE(tree.size(), 2u);
 }
 
 TEST_F(SessionConstraintTest, ExpensiveConstraintsTakeTurns) {

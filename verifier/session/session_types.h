@@ -101,23 +101,17 @@ struct GrowthTrace {
 };
 inline constexpr size_t kMaxTracedGrowth = 64;  // Of one round.
 
-// A candidate of the tree that a round verified.
-struct TracedNode {
-  uint32_t parent = 0;  // Its parent's place in the list, from 1; 0: the root.
-  TokenId token = 0;
-  float score = 0.0f;
-  bool accepted = false;
-  DraftOrigin origin = DraftOrigin::kDrafter;  // Its origin.
-};
-
 // A record of how a round went, for requests that ask for it.
 struct RoundTrace {
   RoundReport report;
   absl::Time verify_start;
   absl::Duration verify_time;
   std::vector<GrowthTrace> growth;  // Since the round before.
-  std::vector<TracedNode> tree;     // Of requests that ask for it; a parent before its children.
-  std::vector<TracedNode> masked;   // Likewise; their parents are nodes of the tree.
+  // Of requests that ask for it: the tree, which nodes were accepted, and the candidates below its nodes that
+  // the constraint does not allow.
+  RoundTree tree;
+  std::vector<uint32_t> accepted;
+  std::vector<RoundNode> masked;
 };
 inline constexpr size_t kMaxTracedMasked = 64;  // Of one round.
 

@@ -131,7 +131,7 @@ Sequence JsonRules::Value(const JsonValue& value) {
   if (value.members.empty()) return {RuleSet::Text("{}")};
   Sequence object = Open('{');
   for (const auto& [name, member] : value.members) {
-    if (&member != &value.members[0].second) object = std::move(object) + Comma();
+    if (&member != &value.members[0].value) object = std::move(object) + Comma();
     object.push_back(RuleSet::Text(JsonString(name)));
     object = std::move(object) + Colon() + Value(member);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -60,7 +61,8 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     JsonValue& parent = *open_.back();
     if (parent.Is(Type::kArray)) return &parent.items.emplace_back(std::move(value));
     parent.member_index.emplace(name_, parent.members.size());
-    return &parent.members.emplace_back(name_, std::move(value)).second;
+    parent.members.push_back({.name = name_, .value = std::move(value)});
+    return &parent.members.back().value;
   }
 
   JsonValue root_;
@@ -72,7 +74,7 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
 
 const JsonValue* JsonValue::Find(absl::string_view name) const {
   const auto found = member_index.find(name);
-  return found == member_index.end() ? nullptr : &members[found->second].second;
+  return found == member_index.end() ? nullptr : &members[found->second].value;
 }
 
 JsonValue JsonValue::OfType(Type type) {
@@ -120,9 +122,9 @@ bool AreEqual(const JsonValue& left, const JsonValue& right) {
       break;
   }
   return left.members.size() == right.members.size() &&
-         std::all_of(left.members.begin(), left.members.end(), [&](const auto& member) {
-           const JsonValue* const other = right.Find(member.first);
-           return other != nullptr && AreEqual(member.second, *other);
+         std::all_of(left.members.begin(), left.members.end(), [&](const JsonValue::Member& member) {
+           const JsonValue* const other = right.Find(member.name);
+           return other != nullptr && AreEqual(member.value, *other);
          });
 }
 

@@ -2,9 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,11 +16,13 @@ namespace tandem {
 struct JsonValue {
   enum class Type : uint8_t { kNull, kBoolean, kNumber, kString, kArray, kObject };
 
+  struct Member;
+
   Type type = Type::kNull;
   bool boolean = false;
   std::string text;  // Of a string; of a number as it was written.
   std::vector<JsonValue> items;
-  std::vector<std::pair<std::string, JsonValue>> members;
+  std::vector<Member> members;
   std::map<std::string, size_t, std::less<>> member_index;
 
   bool Is(Type wanted) const { return type == wanted; }
@@ -32,6 +34,12 @@ struct JsonValue {
   static JsonValue OfBoolean(bool boolean);
   static JsonValue OfText(absl::string_view text);
   static JsonValue OfNumber(absl::string_view number);
+};
+
+// No std::pair, which wants to know all about its types before JsonValue is complete.
+struct JsonValue::Member {
+  std::string name;
+  JsonValue value;
 };
 
 // As JSON Schema compares: 1 equals 1.0, and the order of members does not count.

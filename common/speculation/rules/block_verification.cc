@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/node_index.h"
+
 namespace tandem {
 namespace {
 
@@ -46,25 +48,23 @@ std::vector<VerifiedToken> BlockRule::Verify(const VerifiedRound& round, TargetS
   const VerificationNoise noise(round.seed);
   std::vector<ChainedDraft> chain;
   std::vector<uint32_t> chain_nodes;
-  NodeId at = 0;
+  uint32_t at = kRootNode;
   while (const DrawGroup* const group = FindGroup(round, at)) {
     const DrawnChild& first = group->children.front();
     if (!first.node.has_value()) break;
     chain.push_back({.token = first.token, .distribution = group->distribution.get()});
     chain_nodes.push_back(*first.node);
-    at = round.nodes[*first.node].id;
+    at = *first.node;
   }
   if (chain.empty()) return SeededRule().Verify(round, sampler);
 
-  const auto row_before = [&](size_t i) {
-    return i == 0 ? std::nullopt : std::optional<uint32_t>(chain_nodes[i - 1]);
-  };
+  const auto node_before = [&](size_t i) { return i == 0 ? kRootNode : chain_nodes[i - 1]; };
   std::vector<std::vector<float>> for_logprobs;
   TargetSampler ahead = sampler;  // As if the drafts were output.
   const BlockVerdict verdict = VerifyBlock(
       chain,
       [&](size_t i) {
-        const absl::Span<float> logits = round.logits(row_before(i));
+        const absl::Span<float> logits = round.logits(node_before(i));
         if (round.num_logprobs >= 0) for_logprobs.emplace_back(logits.begin(), logits.end());
         if (i > 0) ahead.Append(chain[i - 1].token);
         return ahead.Weights(logits, round.position + static_cast<uint32_t>(i));
@@ -88,7 +88,7 @@ std::vector<VerifiedToken> BlockRule::Verify(const VerifiedRound& round, TargetS
     return tokens;
   }
   tokens.push_back(
-      {.choice = sampler.Choose(round.logits(row_before(chain.size())), position, round.num_logprobs)});
+      {.choice = sampler.Choose(round.logits(node_before(chain.size())), position, round.num_logprobs)});
   sampler.Append(tokens.back().choice.token);
   return tokens;
 }

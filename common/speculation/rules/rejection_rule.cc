@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "common/base/node_index.h"
+
 namespace tandem {
 namespace {
 
@@ -72,14 +74,13 @@ std::vector<VerifiedToken> RejectionRule::Verify(const VerifiedRound& round, Tar
   const VerificationNoise noise(round.seed);
   std::vector<VerifiedToken> tokens;
   uint32_t position = round.position;
-  std::optional<uint32_t> at;
+  uint32_t at = kRootNode;
   do {
-    const NodeId parent = at.has_value() ? round.nodes[*at].id : 0;
     const absl::Span<float> logits = round.logits(at);
     VerifiedToken token;
-    if (const DrawGroup* const group = FindGroup(round, parent); group == nullptr) {
+    if (const DrawGroup* const group = FindGroup(round, at); group == nullptr) {
       token.choice = sampler.Choose(logits, position, round.num_logprobs);
-      token.node = FindNode(round, parent, token.choice.token);
+      token.node = FindChild(round.nodes, at, token.choice.token);
     } else {
       std::vector<float> for_logprobs;
       if (round.num_logprobs >= 0) for_logprobs.assign(logits.begin(), logits.end());
@@ -95,9 +96,9 @@ std::vector<VerifiedToken> RejectionRule::Verify(const VerifiedRound& round, Tar
     }
     sampler.Append(token.choice.token);
     ++position;
-    at = token.node;
+    at = token.node.value_or(kRootNode);
     tokens.push_back(std::move(token));
-  } while (at.has_value());
+  } while (at != kRootNode);
   return tokens;
 }
 

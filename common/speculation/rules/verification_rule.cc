@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/node_index.h"
 #include "common/base/philox.h"
 #include "common/speculation/rules/block_verification.h"
 #include "common/speculation/rules/rejection_rule.h"
@@ -61,19 +62,19 @@ std::unique_ptr<const VerificationRule> MakeVerificationRule(VerificationRuleKin
 std::vector<VerifiedToken> SeededRule::Verify(const VerifiedRound& round, TargetSampler& sampler) const {
   std::vector<VerifiedToken> tokens;
   uint32_t position = round.position;
-  std::optional<uint32_t> at;
+  uint32_t at = kRootNode;
   do {
     VerifiedToken token;
     if (round.chosen.empty()) {
       token.choice = sampler.Choose(round.logits(at), position++, round.num_logprobs);
     } else {
-      token.choice.token = round.chosen[at.has_value() ? 1 + *at : 0];
+      token.choice.token = round.chosen[PlaceAfterRoot(at)];
     }
     sampler.Append(token.choice.token);
-    token.node = FindNode(round, at.has_value() ? round.nodes[*at].id : 0, token.choice.token);
-    at = token.node;
+    token.node = FindChild(round.nodes, at, token.choice.token);
+    at = token.node.value_or(kRootNode);
     tokens.push_back(std::move(token));
-  } while (at.has_value());
+  } while (at != kRootNode);
   return tokens;
 }
 
@@ -88,7 +89,7 @@ double UniformFromBits(uint64_t bits) {
   return static_cast<double>(bits >> 11) * (1.0 / 9007199254740992.0);
 }
 
-const DrawGroup* FindGroup(const VerifiedRound& round, NodeId parent) {
+const DrawGroup* FindGroup(const VerifiedRound& round, uint32_t parent) {
   for (const DrawGroup& group : round.groups) {
     if (group.parent != parent) continue;
     const bool verified = std::any_of(group.children.begin(), group.children.end(),
@@ -96,13 +97,6 @@ const DrawGroup* FindGroup(const VerifiedRound& round, NodeId parent) {
     return verified ? &group : nullptr;
   }
   return nullptr;
-}
-
-std::optional<uint32_t> FindNode(const VerifiedRound& round, NodeId parent, TokenId token) {
-  for (uint32_t i = 0; i < round.nodes.size(); ++i) {
-    if (round.nodes[i].parent == parent && round.nodes[i].token == token) return i;
-  }
-  return std::nullopt;
 }
 
 }  // namespace tandem

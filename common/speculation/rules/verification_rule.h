@@ -12,9 +12,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/node_index.h"
 #include "common/base/token.h"
-#include "common/speculation/candidate_tree.h"
 #include "common/speculation/draft_messages.h"
+#include "common/speculation/round_tree.h"
 #include "common/speculation/target_sampler.h"
 
 namespace tandem {
@@ -42,7 +43,7 @@ struct DrawnChild {
 // The children of one node in the order in which the drafter drew them from `distribution`, up to the last
 // one that is verified.
 struct DrawGroup {
-  NodeId parent = 0;
+  uint32_t parent = kRootNode;                            // Index among the round's nodes.
   std::shared_ptr<const DraftDistribution> distribution;  // Has every child's token.
   std::vector<DrawnChild> children;
 };
@@ -52,13 +53,13 @@ struct VerifiedRound {
   uint32_t position = 0;  // Of the first token to come: the number of tokens before it.
   uint64_t seed = 0;      // Of the request.
   int num_logprobs = -1;
-  absl::Span<const TreeNode> nodes;    // Parents before children.
+  absl::Span<const RoundNode> nodes;   // Of a RoundTree.
   absl::Span<const DrawGroup> groups;  // At most one for each parent.
   // The target's seeded choices after the root and after each node, [1 + nodes], if the engine has made them;
   // otherwise empty. Used by the seeded rule without log probabilities, which then needs no logits.
   absl::Span<const TokenId> chosen;
-  // The target's logits [vocab_size] after a node, by its index, or after the root. Rules overwrite them.
-  absl::FunctionRef<absl::Span<float>(std::optional<uint32_t>)> logits;
+  // The target's logits [vocab_size] after a node, by its index, or after kRootNode. Rules overwrite them.
+  absl::FunctionRef<absl::Span<float>(uint32_t)> logits;
 };
 
 struct VerifiedToken {
@@ -106,8 +107,6 @@ class VerificationNoise {
 double UniformFromBits(uint64_t bits);
 
 // The group of `parent`'s children with at least one that is verified; nullptr if there is none.
-const DrawGroup* FindGroup(const VerifiedRound& round, NodeId parent);
-// The node with that parent and token.
-std::optional<uint32_t> FindNode(const VerifiedRound& round, NodeId parent, TokenId token);
+const DrawGroup* FindGroup(const VerifiedRound& round, uint32_t parent);
 
 }  // namespace tandem

@@ -11,6 +11,7 @@
 
 #include "common/base/environment_number.h"
 #include "common/base/hash.h"
+#include "common/base/node_index.h"
 #include "common/speculation/rules/draft_distribution.h"
 #include "common/speculation/rules/verification_rule.h"
 
@@ -106,8 +107,8 @@ class Generator {
     TargetSampler sampler(sampling, kNumTokens, {});
     while (text.size() < length) {
       DrawTree(text, random);
-      const auto logits = [&](std::optional<uint32_t> node) {
-        logits_ = Of(node.has_value() ? texts_[*node] : text).target;
+      const auto logits = [&](uint32_t node) {
+        logits_ = Of(node == kRootNode ? text : texts_[node]).target;
         return absl::MakeSpan(logits_);
       };
       const VerifiedRound round{.position = static_cast<uint32_t>(text.size()),
@@ -150,15 +151,14 @@ class Generator {
     nodes_.clear();
     groups_.clear();
     texts_.clear();
-    NodeId next_id = 1;
-    DrawChildren(0, 0, text, random, &next_id);
-    for (size_t i = 0; i < nodes_.size() && nodes_[i].depth < children_.size(); ++i) {
+    DrawChildren(kRootNode, 0, text, random);
+    for (uint32_t i = 0; i < nodes_.size() && nodes_[i].depth < children_.size(); ++i) {
       const TokenIds above = texts_[i];
-      DrawChildren(nodes_[i].id, nodes_[i].depth, above, random, &next_id);
+      DrawChildren(i, nodes_[i].depth, above, random);
     }
   }
 
-  void DrawChildren(NodeId parent, uint32_t depth, const TokenIds& text, Random* random, NodeId* next_id) {
+  void DrawChildren(uint32_t parent, uint32_t depth, const TokenIds& text, Random* random) {
     const Models& models = Of(text);
     DrawGroup group{.parent = parent, .distribution = models.told};
     RemainingDraft left(&models.drawn_from);
@@ -168,7 +168,7 @@ class Generator {
       group.children.push_back({.token = token});
       if (random->Uniform() < skip_) continue;
       group.children.back().node = static_cast<uint32_t>(nodes_.size());
-      nodes_.push_back({.id = (*next_id)++, .parent = parent, .token = token, .depth = depth + 1});
+      nodes_.push_back({.parent = parent, .token = token, .depth = depth + 1});
       texts_.push_back(text);
       texts_.back().push_back(token);
     }
@@ -180,7 +180,7 @@ class Generator {
   const std::vector<size_t> children_;
   const double skip_;
   std::map<TokenIds, Models> models_;
-  std::vector<TreeNode> nodes_;
+  std::vector<RoundNode> nodes_;
   std::vector<TokenIds> texts_;  // Up to each node, itself included.
   std::vector<DrawGroup> groups_;
   std::vector<float> logits_;
