@@ -156,6 +156,13 @@ std::vector<Named> Useful() {
       {"twenty definitions that refer to the next one twice",
        Schema(Doubling(20, R"({"type":"object","properties":{"l":)", ",\"r\":", "}}"))},
   };
+  useful.emplace_back(
+      "thirty dates and times",
+      Schema(absl::StrCat(
+          R"({"type":"object","properties":{)",
+          List(30,
+               [](int i) { return absl::StrCat("\"d", i, R"(":{"type":"string","format":"date-time"})"); }),
+          "}}")));
   for (const char* format : {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6",
                              "uuid", "uri", "uri-reference", "uri-template", "json-pointer"}) {
     useful.emplace_back(format, Schema(absl::StrCat(R"({"type":"string","format":")", format, "\"}")));
