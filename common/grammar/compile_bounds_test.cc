@@ -104,8 +104,20 @@ std::vector<Named> Hostile() {
   return {
       {"nine look-aheads", Regex(LookAheads("abcdefghi"))},
       {"ten look-aheads", Regex(LookAheads("abcdefghij"))},
-      {"a pattern with eight look-aheads",
-       Schema(absl::StrCat(R"({"type":"string","pattern":")", LookAheads("abcdefgh"), "\"}"))},
+      {"a long text anywhere", Schema(R"({"type":"string","pattern":"a{1000}"})")},
+      {"thousands of members", Schema(Members(5'000, false))},
+      {"many rules for one text",
+       Grammar(absl::StrCat(
+           "root ::= ",
+           absl::StrReplaceAll(List(1500, [](int i) { return absl::StrCat("r", i); }), {{",", "|"}}), "\n",
+           absl::StrReplaceAll(List(1500, [](int i) { return absl::StrCat("r", i, " ::= [a-z ]+"); }),
+                               {{",", "\n"}})))},
+  };
+}
+
+// What may be taken or refused, as long as it is either in time.
+std::vector<Named> Large() {
+  return {
       {"one of twenty optional integers",
        Schema(absl::StrCat("{\"oneOf\":[",
                            List(20,
@@ -119,17 +131,13 @@ std::vector<Named> Hostile() {
            R"({"type":"object","patternProperties":{)",
            List(5, [](int i) { return absl::StrCat("\"^(a|b)*a(a|b){", 7 + i, "}$\":{\"type\":\"null\"}"); }),
            "}}"))},
-      {"a long text anywhere", Schema(R"({"type":"string","pattern":"a{1000}"})")},
-      {"thousands of members", Schema(Members(5'000, false))},
       {"any JSON in many branches",
        Schema(absl::StrCat("{\"anyOf\":[", List(200, [](int) { return R"({"type":"array","items":{}})"; }),
                            "]}"))},
-      {"many rules for one text",
-       Grammar(absl::StrCat(
-           "root ::= ",
-           absl::StrReplaceAll(List(1500, [](int i) { return absl::StrCat("r", i); }), {{",", "|"}}), "\n",
-           absl::StrReplaceAll(List(1500, [](int i) { return absl::StrCat("r", i, " ::= [a-z ]+"); }),
-                               {{",", "\n"}})))},
+      {"a pattern with eight look-aheads",
+       Schema(absl::StrCat(R"({"type":"string","pattern":")", LookAheads("abcdefgh"), "\"}"))},
+      {"a definition that doubles by branches",
+       Schema(Doubling(30, R"({"anyOf":[)", R"(,{"type":"array","items":)", "}]}"))},
   };
 }
 
@@ -209,6 +217,15 @@ TEST_F(CompileBoundsTest, WhatIsTooLargeIsRefusedBeforeItIsMade) {
   }
 }
 
+TEST_F(CompileBoundsTest, WhatIsLargeIsTakenOrRefusedInTime) {
+  for (const Named& named : Large()) {
+    const absl::Status status = Ask(named).status();
+    if (status.ok()) continue;
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << named.first << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("too large")) << named.first;
+  }
+}
+
 TEST_F(CompileBoundsTest, WhatPeopleUseIsTaken) {
   for (const Named& named : Useful()) EXPECT_TRUE(Ask(named).ok()) << named.first;
 }
@@ -237,7 +254,9 @@ TEST_F(CompileBoundsTest, TheCacheAndWhatIsReadAreAllThatTakesMemory) {
                      Schema(Doubling(depth, R"({"type":"object","required":["l","r"],"properties":{"l":)",
                                      ",\"r\":", "}}")));
   }
-  for (Named& named : Hostile()) all.push_back(std::move(named));
+  for (std::vector<Named> more : {Large(), Hostile()}) {
+    for (Named& named : more) all.push_back(std::move(named));
+  }
   const double begin = StatusMib("VmRSS");
   std::ofstream("/proc/self/clear_refs") << "5";
   SteadyClock clock;
