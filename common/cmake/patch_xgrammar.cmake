@@ -1,6 +1,7 @@
-# cmake -DSOURCE=DIR -DSTATE_KEY=FILE -DBOUNDS=FILE -P patch_xgrammar.cmake: makes the matcher of XGrammar's sources in
-# DIR tell the state that it is in by the function in the first file, in place of a text for debugging that nothing of
-# ours reads, and count its steps and forget what it needs no more by the second.
+# cmake -DSOURCE=DIR -DADDITIONS=DIR -P patch_xgrammar.cmake: adds the files xgrammar_*.inc of the second folder to
+# XGrammar's sources in the first. The matcher tells the state that it is in by xgrammar_state_key.inc, in place of a text
+# for debugging that nothing of ours reads, and counts its steps and forgets what it needs no more by
+# xgrammar_bounds.inc. Masks and edges are serialised by the others.
 
 # Puts AFTER where BEFORE stands in a file, once, unless that has been done.
 function(tandem_replace file before after)
@@ -25,8 +26,9 @@ function(tandem_count file before steps)
   tandem_replace(${file} "${before}" "${before}Step(${steps});\n")
 endfunction()
 
-configure_file(${STATE_KEY} ${SOURCE}/cpp/tandem_state_key.inc COPYONLY)
-configure_file(${BOUNDS} ${SOURCE}/cpp/tandem_bounds.inc COPYONLY)
+foreach(addition state_key bounds numbers edges masks)
+  configure_file(${ADDITIONS}/xgrammar_${addition}.inc ${SOURCE}/cpp/tandem_${addition}.inc COPYONLY)
+endforeach()
 
 set(matcher cpp/grammar_matcher.cc)
 set(parser cpp/earley_parser.cc)
@@ -35,11 +37,11 @@ tandem_replace(${matcher}
   "  std::string _DebugPrintInternalState() const { return StateKey(); }\n#include \"tandem_state_key.inc\"\n")
 
 # What the matcher offers.
-tandem_replace(include/xgrammar/matcher.h "#include <cstdint>\n" "#include <cstdint>\n#include <functional>\n#include <optional>\n")
+tandem_replace(include/xgrammar/matcher.h "#include <cstdint>\n" "#include <cstdint>\n#include <functional>\n")
 tandem_replace(include/xgrammar/matcher.h
   "  XGRAMMAR_DEFINE_PIMPL_METHODS(GrammarMatcher);\n"
   "  bool WithinSteps(int64_t most_steps, const std::function<void()>& call);
-  static std::optional<int64_t> CompileWithinSteps(int64_t most_steps, const std::function<void()>& call);
+  static bool CompileWithin(int64_t most_steps, int64_t most_bytes, const std::function<void()>& call);
   int64_t StepsTaken() const;
   std::size_t HistoryBytes() const;
   void Forget();
@@ -50,14 +52,15 @@ tandem_replace(${matcher}
   "bool GrammarMatcher::WithinSteps(int64_t most_steps, const std::function<void()>& call) {
   return pimpl_->WithinSteps(most_steps, call);
 }
-std::optional<int64_t> GrammarMatcher::CompileWithinSteps(int64_t most_steps, const std::function<void()>& call) {
-  return Impl::CompileWithinSteps(most_steps, call);
+bool GrammarMatcher::CompileWithin(int64_t most_steps, int64_t most_bytes, const std::function<void()>& call) {
+  return Impl::CompileWithin({most_steps, most_bytes}, call);
 }
 int64_t GrammarMatcher::StepsTaken() const { return pimpl_->StepsTaken(); }
 std::size_t GrammarMatcher::HistoryBytes() const { return pimpl_->HistoryBytes(); }
 void GrammarMatcher::Forget() { pimpl_->Forget(); }
 std::string GrammarMatcher::FindJumpForwardString() {")
 tandem_replace(cpp/earley_parser.h "class EarleyParser {\n" "class EarleyParser {\n#include \"tandem_bounds.inc\"\n")
+tandem_replace(cpp/earley_parser.h "#include <cstdint>\n" "#include <cstdint>\n#include <numeric>\n")
 
 # Where it takes steps.
 tandem_count(cpp/earley_parser.h "  void Enqueue(const ParserState& state) {\n" "1")
@@ -92,9 +95,91 @@ tandem_replace(${matcher}
   "      const auto cur_token_idx = *token_it++;\n"
   "      const auto cur_token_idx = *token_it++;\n      Step(1);\n")
 
-# What the compiler does for one state of a rule, and for each token there.
+# What the compiler does for one state of a rule, and for each token there. A parser looks at all rules when it is made,
+# and at all states for each rule that it enters.
 set(compiler cpp/grammar_compiler.cc)
 tandem_count(${compiler}
   "AdaptiveTokenMask GrammarMatcherForTokenMaskCache::GetAdaptiveTokenMask(bool is_root_rule) {\n"
-  "64 + tokenizer_info_.GetVocabSize() / 256")
+  "64 + tokenizer_info_.GetVocabSize() / 256 + grammar_->NumRules() + grammar_->complete_fsm.NumStates() / 32")
 tandem_count(${compiler} "      const auto& token = sorted_decoded_vocab[i].second;\n" "1")
+
+# In which order masks are made, until they take too much. Without threads, which would each count for themselves.
+tandem_replace(${compiler}
+  "  auto root_rule_id = compiled_grammar_impl->grammar->GetRootRuleId();\n"
+  "  auto root_rule_id = compiled_grammar_impl->grammar->GetRootRuleId();\n  std::vector<std::pair<ParserState, bool>> states_with_masks;\n")
+tandem_replace(${compiler}
+  "    for (int i : reachable_states) {\n      cur_stack_element.element_id = i;"
+  "    for (int i : std::set<int>(reachable_states.begin(), reachable_states.end())) {\n      cur_stack_element.element_id = i;")
+tandem_replace(${compiler}
+  "      add_task_adaptive_token_mask(cur_stack_element, rule_id == root_rule_id);\n    }\n  }\n"
+  "      states_with_masks.emplace_back(cur_stack_element, rule_id == root_rule_id);\n    }\n  }
+  EarleyParser::CompileMasks(states_with_masks.size(), [&](size_t i) {
+    const auto& [state, is_root_rule] = states_with_masks[i];
+    add_task_adaptive_token_mask(state, is_root_rule);
+    if (max_threads_ > 1) return int64_t{0};
+    return static_cast<int64_t>(
+        sizeof(ParserState) + sizeof(AdaptiveTokenMask) +
+        MemorySize(compiled_grammar_impl->adaptive_token_mask_cache[state])
+    );
+  });\n")
+tandem_replace(${compiler} "#include <optional>\n" "#include <optional>\n#include <set>\n")
+
+# The serialised form.
+tandem_replace(cpp/fsm.h
+  "XGRAMMAR_MEMBER_ARRAY(FSMEdge, &FSMEdge::min, &FSMEdge::max, &FSMEdge::target);\n"
+  "XGRAMMAR_MEMBER_ARRAY(FSMEdge, &FSMEdge::min, &FSMEdge::max, &FSMEdge::target);\n\n#include \"tandem_edges.inc\"\n")
+tandem_replace(cpp/fsm.h "#include \"xgrammar/exception.h\"\n" "#include \"tandem_numbers.inc\"\n#include \"xgrammar/exception.h\"\n")
+tandem_replace(cpp/compiled_grammar_impl.h
+  "    &AdaptiveTokenMask::uncertain_indices\n);\n"
+  "    &AdaptiveTokenMask::uncertain_indices\n);\n\n#include \"tandem_masks.inc\"\n")
+
+# Its rules share one automaton, which it wrote down, and then read, once for each rule.
+tandem_replace(cpp/fsm.cc
+  "      : fsm(compact_fsm_with_se.fsm_),\n        start(compact_fsm_with_se.start_),"
+  "      : fsm(NullObj{}),\n        start(compact_fsm_with_se.start_),")
+tandem_replace(cpp/fsm.cc
+  "    if (fsm.IsNull()) {\n      return \"Expect a non-null fsm\";\n    }
+    auto in_range = [&](int32_t state) { return state >= 0 && state < fsm.NumStates(); };
+    if (!in_range(start) || !std::all_of(end_index.begin(), end_index.end(), in_range)) {
+      return \"The start or end state is out of range\";\n    }\n"
+  "    if (!fsm.IsNull()) {\n      return \"Expect the automaton that all rules share\";\n    }\n")
+tandem_replace(cpp/fsm.h
+  "  std::string ToString() const;
+
+  /*!
+   * \\brief Transform the CompactFSMWithStartEnd to a FSMWithStartEnd."
+  "  std::string ToString() const;
+
+  void Share(const CompactFSM& fsm) { fsm_ = fsm; }
+
+  /*!
+   * \\brief Transform the CompactFSMWithStartEnd to a FSMWithStartEnd.")
+tandem_replace(cpp/fsm.h
+  "  const CompactFSMWithStartEnd& GetFsm() const { return fsm_; }\n"
+  "  const CompactFSMWithStartEnd& GetFsm() const { return fsm_; }\n  void Share(const CompactFSM& fsm) { fsm_.Share(fsm); }\n")
+tandem_replace(cpp/grammar.cc
+  "    const CompactFSM& fsm = per_rule_fsms[rule_id]->GetFsm().GetFsm();
+    if (!fsm_rules_ok(fsm)) {
+      return \"The FSM of rule \" + std::to_string(rule_id) + \" refers to a rule out of range\";
+    }
+    const int64_t complete_aux_size =
+        complete_fsm.IsNull() ? 0 : complete_fsm.GetEdgeAuxData().size();
+    for (int state = 0; state < fsm.NumStates(); ++state) {
+      for (const auto& edge : fsm.GetEdges(state)) {
+        if (edge.IsRepeatRef() && (static_cast<int64_t>(edge.max) + 3 > complete_aux_size ||
+                                   !rule_ok(complete_fsm.GetEdgeAuxData()[edge.max]))) {
+          return \"The FSM of rule \" + std::to_string(rule_id) +
+                 \" has a repeat edge that is out of range of complete_fsm\";
+        }
+      }
+    }
+"
+  "    // What has just been read is no constant yet.
+    auto& shared = const_cast<Grammar::Impl*>(this)->per_rule_fsms[rule_id];
+    const auto in_range = [&](int32_t state) { return state >= 0 && state < complete_fsm.NumStates(); };
+    if (complete_fsm.IsNull() || !in_range(shared->GetFsm().GetStart()) ||
+        !std::all_of(shared->GetFsm().GetEnds().begin(), shared->GetFsm().GetEnds().end(), in_range)) {
+      return \"The start or an end of rule \" + std::to_string(rule_id) + \" is out of range\";
+    }
+    shared->Share(complete_fsm);
+")

@@ -39,14 +39,16 @@ endif()
 string(TOLOWER "${tandem_compiler}-${CMAKE_SYSTEM_PROCESSOR}" tandem_compiler)
 # What we add to it. A change of that builds it anew, from the sources as they were published.
 set(tandem_patch ${CMAKE_SOURCE_DIR}/common/cmake/patch_xgrammar.cmake)
-set(tandem_state_key ${CMAKE_SOURCE_DIR}/common/grammar/xgrammar_state_key.inc)
-set(tandem_bounds ${CMAKE_SOURCE_DIR}/common/grammar/xgrammar_bounds.inc)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tandem_patch} ${tandem_state_key} ${tandem_bounds})
-file(SHA256 ${tandem_patch} tandem_patch_digest)
-file(SHA256 ${tandem_state_key} tandem_state_key_digest)
-file(SHA256 ${tandem_bounds} tandem_bounds_digest)
-file(SHA256 ${CMAKE_CURRENT_LIST_FILE} tandem_flags_digest)
-string(SHA256 tandem_additions ${tandem_flags_digest}${tandem_patch_digest}${tandem_state_key_digest}${tandem_bounds_digest})
+set(tandem_added ${CMAKE_SOURCE_DIR}/common/grammar)
+set(tandem_additions "")
+foreach(tandem_addition
+    ${CMAKE_CURRENT_LIST_FILE} ${tandem_patch} ${tandem_added}/xgrammar_bounds.inc ${tandem_added}/xgrammar_edges.inc
+    ${tandem_added}/xgrammar_masks.inc ${tandem_added}/xgrammar_numbers.inc ${tandem_added}/xgrammar_state_key.inc)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tandem_addition})
+  file(SHA256 ${tandem_addition} tandem_addition_digest)
+  string(APPEND tandem_additions ${tandem_addition_digest})
+endforeach()
+string(SHA256 tandem_additions ${tandem_additions})
 string(SUBSTRING ${tandem_additions} 0 8 tandem_additions)
 set(tandem_xgrammar ${tandem_cache}/xgrammar-${tandem_xgrammar_version}-${tandem_compiler}-${tandem_additions})
 file(MAKE_DIRECTORY ${tandem_xgrammar}/include)
@@ -63,8 +65,7 @@ if(NOT EXISTS ${tandem_xgrammar}/src/tandem_xgrammar_build-stamp/tandem_xgrammar
     URL ${TANDEM_XGRAMMAR_SOURCE}
     URL_HASH SHA256=${tandem_xgrammar_digest}
     DOWNLOAD_EXTRACT_TIMESTAMP ON
-    PATCH_COMMAND ${CMAKE_COMMAND} -DSOURCE=<SOURCE_DIR> -DSTATE_KEY=${tandem_state_key}
-      -DBOUNDS=${tandem_bounds} -P ${tandem_patch}
+    PATCH_COMMAND ${CMAKE_COMMAND} -DSOURCE=<SOURCE_DIR> -DADDITIONS=${tandem_added} -P ${tandem_patch}
     CMAKE_ARGS
       -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=${tandem_xgrammar} -DCMAKE_INSTALL_LIBDIR=lib
       -DCMAKE_CXX_COMPILER=${tandem_xgrammar_compiler} -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}

@@ -119,11 +119,12 @@ std::string EncodeAnswer(const absl::StatusOr<std::string>& answer) {
   return bytes + (answer.ok() ? *answer : std::string(answer.status().message()));
 }
 
-absl::StatusOr<std::string> DecodeAnswer(absl::string_view bytes) {
+absl::StatusOr<std::string> DecodeAnswer(std::string bytes) {
   Reader reader(bytes);
   TANDEM_ASSIGN_OR_RETURN(const uint32_t code, reader.Word());
-  if (code == 0) return std::string(reader.rest());
-  return absl::Status(static_cast<absl::StatusCode>(code), reader.rest());
+  if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), reader.rest());
+  bytes.erase(0, sizeof(code));
+  return bytes;
 }
 
 std::string FrameLength(size_t bytes) {

@@ -24,10 +24,10 @@ absl::StatusOr<ConstraintSource> DecodeJob(absl::string_view bytes);
 
 // Encodes the result of CompileConstraint.
 std::string EncodeAnswer(const absl::StatusOr<std::string>& answer);
-absl::StatusOr<std::string> DecodeAnswer(absl::string_view bytes);
+absl::StatusOr<std::string> DecodeAnswer(std::string bytes);
 
 // Most bytes of a frame.
-inline constexpr uint32_t kMostFrameBytes = 1u << 30;
+inline constexpr uint32_t kMostFrameBytes = 1u << 27;
 // The bytes of a frame's length, in front of it.
 std::string FrameLength(size_t bytes);
 // The number of bytes that follow; InvalidArgument for more than kMostFrameBytes. `length` has 4 bytes.

@@ -71,14 +71,18 @@ absl::Status CompileProcess::Send(const ConstraintSource& source) {
 absl::StatusOr<std::string> CompileProcess::Receive(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   for (;;) {
-    if (received_.size() >= sizeof(uint32_t)) {
-      const absl::string_view received = received_;
-      TANDEM_ASSIGN_OR_RETURN(const size_t bytes, ParseFrameLength(received.substr(0, sizeof(uint32_t))));
-      if (received.size() >= sizeof(uint32_t) + bytes) {
-        absl::StatusOr<std::string> answer = DecodeAnswer(received.substr(sizeof(uint32_t), bytes));
-        received_.erase(0, sizeof(uint32_t) + bytes);
-        return answer;
+    // The length first, so that an answer takes no more memory than it needs.
+    size_t wanted = sizeof(uint32_t);
+    if (received_.size() >= wanted) {
+      TANDEM_ASSIGN_OR_RETURN(const size_t bytes,
+                              ParseFrameLength(absl::string_view(received_).substr(0, wanted)));
+      wanted += bytes;
+      if (received_.size() == wanted) {
+        std::string frame = std::exchange(received_, {});
+        frame.erase(0, sizeof(uint32_t));
+        return DecodeAnswer(std::move(frame));
       }
+      received_.reserve(wanted);
     }
     pollfd waiting{.fd = socket_, .events = POLLIN, .revents = 0};
     const int64_t left = std::clamp<int64_t>(absl::ToInt64Milliseconds(end - absl::Now()), 0, 60'000);
@@ -89,7 +93,7 @@ absl::StatusOr<std::string> CompileProcess::Receive(absl::Duration timeout) {
       continue;
     }
     char piece[1 << 16];
-    const ssize_t read = ::read(socket_, piece, sizeof(piece));
+    const ssize_t read = ::read(socket_, piece, std::min(sizeof(piece), wanted - received_.size()));
     if (read < 0 && errno == EINTR) continue;
     if (read < 0) return Failure("the compiler of constraints", errno);
     if (read == 0) return absl::UnavailableError("the compiler of constraints has ended");

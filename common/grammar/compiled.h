@@ -95,8 +95,8 @@ class CompiledConstraint {
   virtual uint64_t masks_found() const = 0;
 };
 
-// Most bytes of what LoadConstraint reads, which takes several times as much memory meanwhile.
-inline constexpr size_t kMostCompiledBytes = size_t{64} << 20;
+// Most bytes of what LoadConstraint reads, which takes a few times as much memory meanwhile.
+inline constexpr size_t kMostCompiledBytes = size_t{32} << 20;
 // Compiles a source into the input of LoadConstraint. Time, memory and stack are unbounded, so hostile
 // sources are compiled in a separate process (compile_process.h). InvalidArgument says what cannot be
 // compiled, or not exactly, or has no finite text; Unimplemented without HasGrammars.

@@ -35,9 +35,10 @@ constexpr size_t kMostMessageBytes = 400;
 // (xgrammar_bounds.inc). Within a long string of bounded length each token of the vocabulary may take some.
 constexpr int64_t kMostSteps = 200'000;
 constexpr int64_t kMostStepsEachToken = 40;
-// Steps to compile the masks of all rules: half a minute. A large vocabulary takes more of them for each
-// rule.
-constexpr int64_t kMostCompileSteps = 1'000'000'000;
+// Steps to make the masks of all states, some seconds, and the bytes of these. A large vocabulary takes more
+// of both for each state.
+constexpr int64_t kMostCompileSteps = 200'000'000;
+constexpr int64_t kMostMaskBytes = int64_t{48} << 20;
 // What a state may remember of its output, and how much of it is not worth looking through.
 constexpr size_t kMostHistoryBytes = size_t{32} << 20;
 constexpr size_t kLeastSettledBytes = size_t{1} << 18;
@@ -250,18 +251,18 @@ absl::StatusOr<std::string> CompileMasks(const xgrammar::Grammar& grammar,
                                          const xgrammar::TokenizerInfo& info, int32_t vocab_size) {
   xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
   std::optional<xgrammar::CompiledGrammar> compiled;
-  const std::optional<int64_t> steps = xgrammar::GrammarMatcher::CompileWithinSteps(
-      kMostCompileSteps, [&] { compiled = compiler.CompileGrammar(grammar); });
-  if (!steps.has_value()) {
-    return Invalid(
-        absl::StrCat("too large: the masks of its rules take more than ", kMostCompileSteps, " steps"));
+  const bool is_bounded = xgrammar::GrammarMatcher::CompileWithin(
+      kMostCompileSteps, kMostMaskBytes, [&] { compiled = compiler.CompileGrammar(grammar); });
+  if (!is_bounded) {
+    return Invalid(absl::StrCat("too large: the masks of its states take more than ", kMostCompileSteps,
+                                " steps or ", kMostMaskBytes >> 20, " MiB"));
   }
   TANDEM_ASSIGN_OR_RETURN(const bool allows_anything, AllowsAnything(*compiled, vocab_size));
   if (!allows_anything) return Invalid("no text of the model's tokens satisfies it");
   std::string encoded = compiled->SerializeJSON();
   if (encoded.size() > kMostCompiledBytes) {
-    return Invalid(
-        absl::StrCat("compiled it has ", encoded.size(), " bytes, expected at most ", kMostCompiledBytes));
+    return Invalid(absl::StrCat("too large: compiled it has ", encoded.size(), " bytes, expected at most ",
+                                kMostCompiledBytes));
   }
   return encoded;
 }
@@ -297,12 +298,8 @@ absl::StatusOr<std::string> CompileConstraint(const ConstraintSource& source,
     nlohmann::json json = nlohmann::json::parse(grammar.SerializeJSON());
     TANDEM_RETURN_IF_ERROR(CheckRules(json));
     TANDEM_ASSIGN_OR_RETURN(const bool pruned, KeepFiniteTexts(whole.text, &json));
-    if (pruned) {
-      TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(json.dump()));
-    }
-    json = nlohmann::json::parse(grammar.SerializeJSON());
     TANDEM_ASSIGN_OR_RETURN(const bool dropped, DropSurrogates(&json));
-    if (dropped) {
+    if (pruned || dropped) {
       TANDEM_ASSIGN_OR_RETURN(grammar, ReadGrammar(json.dump()));
     }
     if (spelled.text != whole.text) {

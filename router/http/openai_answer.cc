@@ -54,12 +54,16 @@ const char* FinishReasonOf(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_MAX_TOKENS ? "length" : "stop";
 }
 
-// OpenAI's code for the error, if there is one: its own, by its reason, or that of its kind.
+// OpenAI's code for the error: its own, by its reason, or that of its kind. Each answer of 400 has one.
 OrderedJson CodeOf(const absl::Status& status, const std::optional<std::string>& field) {
   const std::string reason = ReasonOf(status);
   if (!reason.empty()) return absl::AsciiStrToLower(reason);
-  if (const char* const code = KindOf(status.code()).code; code != nullptr) return code;
-  if (!field.has_value() || !absl::IsInvalidArgument(status)) return nullptr;
+  const ErrorKind kind = KindOf(status.code());
+  if (kind.code != nullptr) return kind.code;
+  if (kind.status != 400) return nullptr;
+  // What was asked for has a meaning, but not with this model or this output.
+  if (absl::IsFailedPrecondition(status)) return absl::AsciiStrToLower(kUnsupportedValue);
+  if (!field.has_value()) return absl::AsciiStrToLower(kInvalidValue);
   if (absl::StartsWith(*field, "tools[") && absl::StrContains(*field, ".parameters"))
     return "invalid_function_parameters";
   for (const char* format : {"response_format.json_schema.schema", "text.format.schema"}) {

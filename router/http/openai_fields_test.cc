@@ -342,6 +342,19 @@ TEST_F(OpenAiFieldsTest, VerifiersErrorsAreToldInTheFieldsOfTheApi) {
             "response_format.structures[1].schema.not");
 }
 
+// In the middle of an output too, where the verifier cannot follow a constraint any further.
+TEST_F(OpenAiFieldsTest, EveryErrorOfARequestHasACode) {
+  absl::Status status = absl::FailedPreconditionError("constraint: the output has more readings than ...");
+  verifier_.SetScript([&status](StubVerifier::Call& call) { call.Finish(status); });
+  const Answer answer = Chat(R"(, "guided_regex": "((a{1,50}){1,50}){1,50}")");
+  EXPECT_EQ(answer.status, 400) << answer.body;
+  EXPECT_EQ(ParamOf(answer), "guided_regex");
+  EXPECT_EQ(CodeOf(answer), "unsupported_value");
+  status = absl::OutOfRangeError("of no field");
+  EXPECT_EQ(CodeOf(Chat("")), "invalid_value");
+  EXPECT_EQ(CodeOf(Ask("POST", "/v1/chat/completions", "{")), "invalid_value");
+}
+
 TEST_F(OpenAiFieldsTest, AFieldThatOccursTwiceIsNamed) {
   const Answer twice = Chat(R"(, "max_tokens": 3, "max_tokens": 4)");
   EXPECT_EQ(twice.status, 400);

@@ -25,6 +25,7 @@ inline constexpr absl::string_view kInvalidValue = "INVALID_VALUE";
 inline constexpr absl::string_view kMissingParameter = "MISSING_REQUIRED_PARAMETER";
 inline constexpr absl::string_view kUnknownParameter = "UNKNOWN_PARAMETER";
 inline constexpr absl::string_view kUnsupportedParameter = "UNSUPPORTED_PARAMETER";
+inline constexpr absl::string_view kUnsupportedValue = "UNSUPPORTED_VALUE";
 
 // The fields of a request that have no effect because nobody knows them (TenantConfig.unknown_fields), and
 // the parts that nobody here can serve, such as tools that run at a provider.

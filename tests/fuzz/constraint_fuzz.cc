@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "common/base/hash.h"
 #include "common/base/node_index.h"
 #include "common/base/status_macros.h"
 #include "common/grammar/compiled.h"
@@ -59,9 +60,10 @@ TokenId End() {
 
 // What the target thinks of the tokens at a position: a function of the seed alone. It likes to end.
 std::vector<float> LogitsAt(uint64_t seed, size_t position) {
-  std::mt19937_64 random(seed + 7919 * position);
+  // Of a generator whose beginning costs nothing, because each token has one.
+  uint64_t random = Mix64(seed + 7919 * position);
   std::vector<float> logits(static_cast<size_t>(Vocabulary()->size()));
-  for (float& logit : logits) logit = static_cast<float>(random() % 100'000);
+  for (float& logit : logits) logit = static_cast<float>(Mix64(++random) % 100'000);
   logits[static_cast<size_t>(End())] += 50'000.0f;
   return logits;
 }

@@ -85,6 +85,34 @@ LARGE_ONES = {
             | {"d24": {"type": "null"}},
         }
     ),
+    "definitions that refer to the next one twice": schema(
+        {
+            "$ref": "#/$defs/d0",
+            "$defs": {
+                f"d{i}": {
+                    "type": "object",
+                    "properties": {name: {"$ref": f"#/$defs/d{i + 1}"} for name in "lr"},
+                    "required": ["l", "r"],
+                }
+                for i in range(30)
+            }
+            | {"d30": {"type": "null"}},
+        }
+    ),
+    "one of many optional members": schema(
+        {"oneOf": [{"type": "object", "properties": {f"a{i}": {"type": "integer"}}} for i in range(20)]}
+    ),
+    "names by patterns that multiply": schema(
+        {"type": "object", "patternProperties": {f"^(a|b)*a(a|b){{{i}}}$": {"type": "null"} for i in range(7, 12)}}
+    ),
+    "names by five letters": schema({"type": "object", "patternProperties": {letter: {"type": "null"} for letter in "abcde"}}),
+    "pattern with nine look-aheads": schema(
+        {"type": "string", "pattern": "^" + "".join(f"(?=.*{letter})" for letter in "abcdefghi") + ".*$"}
+    ),
+    "long text anywhere": schema({"type": "string", "pattern": "a{1000}"}),
+    "any JSON in lists of each length": schema(
+        {"anyOf": [{"type": "array", "items": {}, "minItems": n, "maxItems": n} for n in range(1, 60)]}
+    ),
     "long enumeration": schema({"enum": [f"value {i * 7919}" for i in range(5000)]}),
     "long constant": schema({"const": "x" * 100_000}),
     "long strings": schema({"type": "string", "maxLength": 200_000}),
@@ -137,6 +165,8 @@ LARGE_ONES = {
     "optional then required": regex("([a-z ]?){500}[a-z ]{500}"),
     "back reference": regex(r"([a-z]+)\1"),
     "lookahead": regex("(?=[a-z]{5})[a-z]+"),
+    "ten look-aheads": regex("^" + "".join(f"(?=.*{letter})" for letter in "abcdefghij") + ".*$"),
+    "eight look-aheads": regex("^" + "".join(f"(?=.*{letter})" for letter in "abcdefgh") + ".*$"),
     "lookbehind": regex("[a-z]+(?<=ab)"),
     "class without characters": regex(r"[^\s\S]"),
     "bounded wildcards": regex(".{0,60000}"),

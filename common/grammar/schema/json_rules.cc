@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,22 @@ bool IsWide(const Language::State& state) {
   size_t count = 0;
   for (const Language::Arc& arc : state.arcs) count += arc.range.last - arc.range.first + 1;
   return count > kLastCodePoint / 2;
+}
+
+// Equal for equal languages: their automata are the smallest, and numbered in one way.
+std::string KeyOf(const Language& texts, bool is_string) {
+  std::string key(1, is_string ? 's' : 't');
+  const auto add = [&key](uint32_t number) {
+    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
+  for (const Language::State& state : texts.states()) {
+    add(state.accepts ? 1 : 0);
+    add(static_cast<uint32_t>(state.arcs.size()));
+    for (const Language::Arc& arc : state.arcs) {
+      for (const uint32_t number : {arc.range.first, arc.range.last, arc.target}) add(number);
+    }
+  }
+  return key;
 }
 
 char Closing(char bracket) {
@@ -227,6 +245,9 @@ absl::Status JsonRules::AddSpelled(size_t rule, const CodeRanges& characters, co
 }
 
 absl::StatusOr<size_t> JsonRules::TextRules(const Language& texts, bool is_string) {
+  // Dates of many members, and the like, have the same rules.
+  std::string key = KeyOf(texts, is_string);
+  if (const auto known = text_rules_.find(key); known != text_rules_.end()) return known->second;
   // A rule for each state. Where only one character may follow, the text goes on in the same alternative.
   const std::vector<Language::State>& states = texts.states();
   if (std::count_if(states.begin(), states.end(), IsWide) > kMostWide) {
@@ -264,7 +285,7 @@ absl::StatusOr<size_t> JsonRules::TextRules(const Language& texts, bool is_strin
     }
     return rest;
   };
-  const size_t start = rules_.AddRule();
+  const size_t start = text_rules_[std::move(key)] = rules_.AddRule();
   TANDEM_RETURN_IF_ERROR(rules_.Add(start, Sequence{RuleSet::Text(is_string ? "\"" : "")} + rest_behind(0)));
   while (!open.empty()) {
     const uint32_t at = open.back();

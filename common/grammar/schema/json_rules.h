@@ -70,6 +70,7 @@ class JsonRules {
   std::map<std::pair<CodeRanges, size_t>, size_t> rests_;
   std::map<std::pair<CodeRanges, size_t>, size_t> blocks_;
   std::optional<size_t> numbers_[2];
+  std::map<std::string, size_t> text_rules_;  // By their automata.
 };
 
 RuleSet::Sequence operator+(RuleSet::Sequence left, const RuleSet::Sequence& right);

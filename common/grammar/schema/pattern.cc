@@ -54,8 +54,17 @@ class PatternParser {
       choice.children.push_back(std::move(sequence));
     } while (Take("|"));
     --depth_;
-    if (choice.children.size() > 1) return choice;
-    Node only = std::move(choice.children[0]);
+    // Single characters are one class: (a|b){1,1000} would otherwise have two ways on at each place.
+    const bool is_class = std::all_of(choice.children.begin(), choice.children.end(),
+                                      [](const Node& child) { return child.kind == NodeKind::kCharacter; });
+    Node& first = choice.children[0];
+    for (size_t i = 1; i < choice.children.size() && is_class; ++i) {
+      const CodeRanges& more = choice.children[i].characters;
+      first.characters.insert(first.characters.end(), more.begin(), more.end());
+    }
+    if (!is_class && choice.children.size() > 1) return choice;
+    Node only = std::move(first);
+    if (is_class) only.characters = Normalized(std::move(only.characters));
     return only;
   }
 

@@ -32,10 +32,14 @@ TEST(RegexGrammarTest, ExpressionsBecomeGrammars) {
   EXPECT_EQ(Root(""), R"("")");
   EXPECT_EQ(Root("a|b|"), R"(("a" | "b" | ""))");
   EXPECT_EQ(Root("(ab)+c?"), R"(("ab")+ "c"?)");
-  EXPECT_EQ(Root("a{2}[b-d]{2,}(a|b){0,3}x{0}"), R"("a"{2,2} [b-d]{2,} ("a" | "b"){0,3} "")");
+  EXPECT_EQ(Root("a{2}[b-d]{2,}(a|b){0,3}x{0}"), R"("a"{2,2} [b-d]{2,} [a-b]{0,3} "")");
+  // Single characters are a class, in which no two ways lead on.
+  EXPECT_EQ(Root("(.|\\n|\\r){1,9}"), Root("[^\\u2028\\u2029]{1,9}"));
+  EXPECT_EQ(Root("(a|[b-d]|xy)"), R"(("a" | [b-d] | "xy"))");
   EXPECT_EQ(Root("(a*)*"), R"(("a"*)*)");
   EXPECT_EQ(Root("()*"), R"("")");
-  EXPECT_EQ(Root("[^\\s\\S]|a"), R"(([^\u0000-\U0010ffff] | "a"))");
+  EXPECT_EQ(Root("[^\\s\\S]|a"), R"("a")");
+  EXPECT_EQ(Root("[^\\s\\S]|ab"), R"(([^\u0000-\U0010ffff] | "ab"))");
   EXPECT_EQ(Root("(?P<first_1>a)(?<b2>b)(?:c)"), R"("abc")");
   EXPECT_EQ(Root("a\\u{10ffff}*b"), R"("a" [\U0010ffff]* "b")");
 }

@@ -55,6 +55,17 @@ TEST(SchemaGrammarTest, AListOfManyTextsIsTaken) {
   EXPECT_EQ(ebnf.find("value 17\\"), ebnf.rfind("value 17\\"));
 }
 
+TEST(SchemaGrammarTest, MembersOfOneFormatShareItsRules) {
+  const auto members = [](int count) {
+    std::string schema = R"({"type":"object","properties":{)";
+    for (int i = 0; i < count; ++i)
+      absl::StrAppend(&schema, i == 0 ? "" : ",", "\"m", i, R"(":{"type":"string","format":"hostname"})");
+    return Ebnf(schema + "}}");
+  };
+  EXPECT_LT(members(20).size(), members(1).size() + 4'000);
+  EXPECT_GT(members(1).size(), 8'000u);
+}
+
 TEST(SchemaGrammarTest, IsBoundedWhateverTheSchema) {
   std::string schema = R"({"type":"null"})";
   for (int i = 0; i < 12; ++i) {
