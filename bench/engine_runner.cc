@@ -73,9 +73,9 @@ absl::StatusOr<std::unique_ptr<EngineRunner>> EngineRunner::Create(const std::sh
                                                    options.most_rows, " rows: expected at least 1 each, and ",
                                                    max_context, " together, the model's context"));
   }
-  if (model->config().head.has_value() && !model->config().head->reads_context()) {
+  if (model->config().head.has_value() && model->config().head->gives_levels()) {
     return absl::InvalidArgumentError(
-        "Medusa heads have no rows in trees, expected a head that reads tokens");
+        "Medusa and DFlash heads have no rows in trees, expected a head that reads its own states");
   }
   const bool is_quantized = HoldsQuantized(*model);
   const bool keeps_codes =

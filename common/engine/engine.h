@@ -146,6 +146,13 @@ class Engine {
   // them in the background, a later call may return its error.
   virtual absl::Status CopyKv(absl::Span<const KvCopy> copies) = 0;
 
+  // Of a DSpark head (HeadConfig::Block::markov_rank): adds to the logits of a position, [vocab_size], what
+  // `token`, the one before it, adds. Call it between steps. Unimplemented for other models, InvalidArgument
+  // for a token that there is not or logits of another size.
+  virtual absl::Status AddTokenBefore(TokenId /*token*/, absl::Span<float> /*logits*/) {
+    return absl::UnimplementedError("only guesses of a DSpark head depend on the token before them");
+  }
+
   // Whether adapters can be added.
   virtual bool has_adapters() const { return false; }
   // Loads an adapter, so that rows may name it; the object may be destroyed afterwards. Call it between

@@ -17,6 +17,9 @@ class TurnEngine final : public Engine {
   bool has_features() const override { return engine_->has_features(); }
   bool overlaps() const override { return engine_->overlaps(); }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
+  absl::Status AddTokenBefore(TokenId token, absl::Span<float> logits) override {
+    return engine_->AddTokenBefore(token, logits);
+  }
   bool has_adapters() const override { return engine_->has_adapters(); }
   absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override {
     return engine_->AddAdapter(adapter);

@@ -51,6 +51,9 @@ class PacedEngine final : public Engine {
   absl::Status Start(absl::Span<const StepRow> rows) override;
   absl::Status Finish() override;
   bool overlaps() const override { return true; }
+  absl::Status AddTokenBefore(TokenId token, absl::Span<float> logits) override {
+    return engine_->AddTokenBefore(token, logits);
+  }
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override { return engine_->CopyKv(copies); }
   bool has_adapters() const override { return engine_->has_adapters(); }
   absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override {

@@ -157,7 +157,9 @@ INSTANTIATE_TEST_SUITE_P(
                     // Without `fc.weight` it is a language model like any other.
                     HeadFormat{"eagle1", "model.safetensors", {"fc.bias", "fc.weight"}},
                     HeadFormat{"medusa", "medusa_lm_head.safetensors"}, HeadFormat{"medusa-vllm"},
-                    HeadFormat{"mimo"}),
+                    HeadFormat{"mimo"}, HeadFormat{"dflash-specforge"}, HeadFormat{"dflash-speculators"},
+                    HeadFormat{"dflash-speculators-anchor"}, HeadFormat{"dspark-speculators"},
+                    HeadFormat{"dspark-deepspec"}),
     [](const auto& param_info) {
       std::string name = param_info.param.folder;
       std::erase(name, '-');
@@ -260,7 +262,7 @@ TEST(HeadConfigTest, WhatWouldChangeTheOutputIsRefusedByName) {
       {"eagle3-specforge", "", "partial_rotary_factor", 0.5},
       {"eagle3-specforge", "", "architectures", nlohmann::json::array({"Eagle3DeepseekV2ForCausalLM"})},
       {"eagle3-specforge", "", "architectures", nlohmann::json::array({"PEagleDraftModel"})},
-      {"eagle3-speculators-llama", "", "speculators_model_type", "dflash"},
+      {"eagle3-speculators-llama", "", "speculators_model_type", "xpress"},
       {"eagle3-speculators-llama", "", "mask_token_id", 7},
       {"medusa-vllm", "", "truncated_vocab_size", 40},
       {"medusa-vllm", "", "logit_scale", 0.5},

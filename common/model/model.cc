@@ -165,7 +165,7 @@ class Model::Reader {
     const HeadConfig& head = *config_.head;
     if (head.kind == HeadConfig::Kind::kMedusa) return ReadMedusa();
     if (head.kind == HeadConfig::Kind::kMtp) return ReadNextTokenModule();
-    const absl::Status read = ReadEagle();
+    const absl::Status read = head.kind == HeadConfig::Kind::kDFlash ? ReadDFlash() : ReadEagle();
     TANDEM_RETURN_IF_ERROR(CheckUnreadTensors(model_.weights_->NamesLeft(), read.ok(),
                                               absl::StrCat(model_.folder_, "/config.json")));
     return read.ok() ? model_.weights_->Finish(config_.architecture) : read;
@@ -199,9 +199,46 @@ class Model::Reader {
     if (head.kind == HeadConfig::Kind::kEagle3) {
       TANDEM_RETURN_IF_ERROR(Take(names.InRoot("norm.weight"), {hidden}, model_.final_norm_));
     }
-    weights.Ignore("t2d");
-    if (head.draft_vocab_size == config_.vocab_size && !weights.Contains("d2t")) return absl::OkStatus();
-    return ReadDraftTokens(head.draft_vocab_size);
+    return ReadDraftTokens();
+  }
+
+  // Layers like a model's, with what they read of the target in front. The mask is a token like others.
+  absl::Status ReadDFlash() {
+    const HeadConfig& head = *config_.head;
+    const int64_t hidden = config_.hidden_size;
+    const Model* const target = model_.target_.get();
+    TANDEM_RETURN_IF_ERROR(TakeOrShare("embed_tokens.weight", {config_.vocab_size, hidden},
+                                       target == nullptr ? nullptr : &target->embedding(),
+                                       model_.embedding_));
+    TANDEM_RETURN_IF_ERROR(TakeOrShare(kOutputName, {head.draft_vocab_size, hidden},
+                                       target == nullptr ? nullptr : &target->output(), model_.output_));
+    TANDEM_RETURN_IF_ERROR(
+        Take(kHeadProjectionName, {hidden, int64_t{head.state_size()}}, model_.head_.projection));
+    TANDEM_RETURN_IF_ERROR(Take("hidden_norm.weight", {hidden}, model_.head_.state_norm));
+    if (model_.weights_->Contains(absl::StrCat("layers.", config_.num_layers, ".self_attn.q_proj.weight"))) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          model_.folder_, "/config.json: field num_hidden_layers: found ", config_.num_layers,
+          ", expected as many layers as the file has, of which one is \"layers.", config_.num_layers, "\""));
+    }
+    for (int32_t i = 0; i < config_.num_layers; ++i) {
+      TANDEM_RETURN_IF_ERROR(blocks_.ReadLayer(absl::StrCat("layers.", i, "."), /*has_experts=*/false,
+                                               model_.layers_.emplace_back()));
+    }
+    TANDEM_RETURN_IF_ERROR(Take("norm.weight", {hidden}, model_.final_norm_));
+    const int64_t rank = head.block.markov_rank;
+    TANDEM_RETURN_IF_ERROR(TakeIf(rank > 0, "markov_head.markov_w1.weight", {config_.vocab_size, rank},
+                                  model_.head_.tokens_before));
+    TANDEM_RETURN_IF_ERROR(TakeIf(rank > 0, "markov_head.markov_w2.weight", {head.draft_vocab_size, rank},
+                                  model_.head_.tokens_before_outputs));
+    if (head.block.has_confidence) {
+      TensorView weight, bias;
+      TANDEM_RETURN_IF_ERROR(Take("confidence_head.proj.weight",
+                                  {1, hidden + (head.block.confidence_reads_token ? rank : 0)}, weight));
+      TANDEM_RETURN_IF_ERROR(Take("confidence_head.proj.bias", {1}, bias));
+      taker_.Uncount(weight);
+      taker_.Uncount(bias);
+    }
+    return ReadDraftTokens();
   }
 
   // What stands between the target's states and the first layer.
@@ -340,7 +377,10 @@ class Model::Reader {
   }
 
   // d2t holds, for each output, how far its token lies behind it.
-  absl::Status ReadDraftTokens(int32_t count) {
+  absl::Status ReadDraftTokens() {
+    const int32_t count = config_.head->draft_vocab_size;
+    model_.weights_->Ignore("t2d");
+    if (count == config_.vocab_size && !model_.weights_->Contains("d2t")) return absl::OkStatus();
     TANDEM_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, model_.weights_->TakeIntegers("d2t", count));
     std::vector<bool> seen(static_cast<size_t>(config_.vocab_size));
     for (int64_t i = 0; i < count; ++i) {

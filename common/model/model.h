@@ -84,16 +84,19 @@ struct OuterWeights {
 // only if it norms its own input. If its attention reads embedding and state side by side, query, key and
 // value have [2 * hidden] inputs.
 struct HeadWeights {
-  // fc: EAGLE and MTP [hidden, 2 * hidden], EAGLE-3 [hidden, state_size], or none
+  // fc: EAGLE and MTP [hidden, 2 * hidden], EAGLE-3 and DFlash [hidden, state_size], or none
   TensorView projection;
   TensorView projection_bias;  // [hidden], where the file has one
   // EAGLE-3, of what the projection reads (HeadConfig::StateNorms): none, [state_size], or for each state
   // [target_hidden_size]
   std::vector<TensorView> input_norms;
   TensorView embedding_norm;  // EAGLE-3, MTP: [hidden], of the token's embedding
-  TensorView state_norm;      // [hidden], EAGLE-3: of what the projection gave; MTP: of the state it reads
+  TensorView state_norm;  // [hidden], EAGLE-3 and DFlash: of what the projection gave; MTP: of the state read
   // The token of each of draft_vocab_size outputs; empty if they are all tokens in order.
   TokenIds draft_tokens;
+  // DSpark: W1 and W2 of the token before a guessed one.
+  TensorView tokens_before;          // [vocab, markov_rank]
+  TensorView tokens_before_outputs;  // [draft_vocab_size, markov_rank]
   // Medusa: one for each of num_positions, in order.
   struct Position {
     std::vector<TensorView> blocks;        // num_blocks, [hidden, hidden]

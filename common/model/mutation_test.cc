@@ -139,7 +139,8 @@ TEST(MutationTest, SpoiltHeadsNeverCrash) {
   for (const Files& files :
        {Files{"eagle3-specforge"}, Files{"eagle31-speculators"}, Files{"eagle31-specforge"},
         Files{"eagle3-modelopt-final"}, Files{"eagle3-deep-llama"}, Files{"eagle1"}, Files{"medusa-vllm"},
-        Files{"mimo"}, Files{"medusa", "medusa_lm_head.safetensors"}}) {
+        Files{"mimo"}, Files{"medusa", "medusa_lm_head.safetensors"}, Files{"dflash-specforge"},
+        Files{"dflash-speculators"}, Files{"dspark-deepspec"}}) {
     const TemporaryFolder folder;
     const std::string from =
         absl::StrCat(TANDEM_SOURCE_DIR, "/common/model/testdata/heads/", files.folder, "/");

@@ -90,6 +90,7 @@ void ExpectIsAsPublished(const Model& model, const Json& expected) {
   EXPECT_EQ(head.feature_final_norm, expected.value("final", false));
   EXPECT_EQ(head.own_state_is_normed, expected.value("normed", false));
   EXPECT_EQ(config.window(0), expected.value("window", 0));
+  EXPECT_EQ(head.num_positions, expected.value("positions", 1));
 }
 
 TEST(PublishedHeadsTest, LoadOrAreRefusedByField) {

@@ -99,13 +99,4 @@ bool DraftSession::MaskBelow(NodeId parent, absl::Span<float> logits) {
   return any;
 }
 
-// Of Medusa heads: what comes below `parent`, from the row that all levels share.
-TokenProbabilities DraftSession::LevelBelow(NodeId parent, uint32_t depth) {
-  if (constraint_ == nullptr || depth >= level_logits_.size()) return levels_[depth];
-  std::vector<float> logits = level_logits_[depth];
-  if (!MaskBelow(parent, absl::MakeSpan(logits))) return {};
-  return sampled_ ? sampler_->MostLikely(absl::MakeSpan(logits), committed_len_ + depth, kSampledTokens)
-                  : sampler_->Guess(absl::MakeSpan(logits), committed_len_ + depth, limits_.branching);
-}
-
 }  // namespace tandem

@@ -103,6 +103,7 @@ DraftSession::DraftSession(const DraftModel* model, uint64_t cache_salt, uint64_
       vocabulary_fingerprint_(vocabulary_fingerprint),
       bridge_(BridgeFor(*model, vocabulary_fingerprint).value()),
       is_head_(has_engine() && model->engine->config().head.has_value()),
+      gives_levels_(is_head_ && model->engine->config().head->gives_levels()),
       is_medusa_(is_head_ && !model->engine->config().head->reads_context()),
       kv_salt_(bridge_ == nullptr ? cache_salt : HashCombine(cache_salt, vocabulary_fingerprint)),
       expand_width_(expand_width),
@@ -332,9 +333,10 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
   SetBudget(commit.budget);
   if (has_engine()) {
     for (TokenId token : commit.tokens) sampler_->Append(token);
-    TANDEM_RETURN_IF_ERROR(is_medusa() ? AppendToMedusa(commit.tokens)
-                           : is_head() ? AppendToHead(commit.tokens, path)
-                                       : AppendCommitted(commit.tokens, path));
+    TANDEM_RETURN_IF_ERROR(is_medusa()      ? AppendToMedusa(commit.tokens)
+                           : gives_levels() ? AppendToBlockHead(commit.tokens)
+                           : is_head()      ? AppendToHead(commit.tokens, path)
+                                            : AppendCommitted(commit.tokens, path));
   }
   for (const auto& source : sources_) source->Observe(commit.tokens);
 
@@ -352,7 +354,7 @@ absl::Status DraftSession::OnCommit(const Commit& commit) {
     SalvageBelow(path.back());
   }
   RebuildQueues();
-  if (is_medusa()) OfferFromLevels();
+  if (gives_levels()) OfferFromLevels();
   if (is_head() && commit.features.has_value()) TANDEM_RETURN_IF_ERROR(OnFeatures(*commit.features));
   ProposeFromSources();
   Promote();

@@ -122,10 +122,11 @@ class StepBatch {
 // States are dropped once they are used: a session that has lost keys and values, or whose window must move,
 // asks for an Open, after which the verifier sends the states again.
 //
-// Medusa heads read only the states behind the last token but one, so their window is the last token. One row
-// gives the candidates of every level of the tree: no node is forwarded, and all nodes of a level have the
-// same children. After a commit, the row's candidates for later positions stay valid, whatever was committed,
-// until the next row replaces them.
+// Medusa and DFlash heads give the candidates of every level of the tree in one row, the root's: no node is
+// forwarded, and all nodes of a level have the same children, except where these also depend on the node's
+// own token (DSpark). After a commit, the row's candidates for later
+// positions stay valid, whatever was committed, until the next row replaces them. Medusa heads read only the
+// states behind the last token but one, so their window is the last token.
 //
 // Bridges: if the draft model's token ids differ from the target's (VocabularyBridge), the session uses the
 // target's ids everywhere, also for sampling, noise, constraints and its prefix cache. It translates ids on
@@ -260,7 +261,9 @@ class DraftSession {
   int32_t vocab_size() const { return VocabularySize(*model_, bridge_); }
   TokenId ToDraft(TokenId token) const { return bridge_ == nullptr ? token : bridge_->ToDraft(token); }
   bool is_head() const { return is_head_; }
-  // Medusa: the tree grows from the root's row alone.
+  // Medusa and DFlash: the tree grows from the root's row alone.
+  bool gives_levels() const { return gives_levels_; }
+  // Medusa: nothing of the text is kept.
   bool is_medusa() const { return is_medusa_; }
 
   // Open and commit (draft_session.cc).
@@ -293,11 +296,16 @@ class DraftSession {
   void TakeRootOutput();
   void WaitBelow(NodeId parent);
 
-  // For Medusa heads (medusa_drafting.cc).
+  // For Medusa and DFlash heads (level_drafting.cc).
   absl::Status AppendToMedusa(absl::Span<const TokenId> tokens);
+  absl::Status AppendToBlockHead(absl::Span<const TokenId> tokens);
+  void DropLevels(size_t num_tokens);
   absl::Status TakeLevels();
   void OfferFromLevels();
   void OfferLevelBelow(NodeId parent, uint32_t depth);
+  TokenProbabilities LevelBelow(NodeId parent, uint32_t depth);
+  // DSpark: guesses depend on the token before them.
+  bool reads_token_before() const;
 
   // Under a constraint (constrained_drafting.cc).
   void AwaitConstraint(const OpenSession& open);
@@ -306,7 +314,6 @@ class DraftSession {
   bool MayCome(NodeId parent, TokenId token);
   bool MaskBelow(NodeId parent, absl::Span<float> logits);
   void LeaveExpensiveConstraint();
-  TokenProbabilities LevelBelow(NodeId parent, uint32_t depth);
 
   // Growth (tree_growth.cc).
   static bool IsWorse(const Candidate& a, const Candidate& b);
@@ -359,6 +366,7 @@ class DraftSession {
   const uint64_t vocabulary_fingerprint_;
   const VocabularyBridge* const bridge_;  // Null: the ids are the draft model's.
   const bool is_head_;
+  const bool gives_levels_;
   const bool is_medusa_;
   // The salt of the prefix cache. It depends on the vocabulary, in which the same ids may be other text.
   const uint64_t kv_salt_;
@@ -390,10 +398,10 @@ class DraftSession {
   bool missed_features_ = false;  // Some came while it was parked.
   uint64_t text_before_window_ = 0;
   std::vector<float> root_output_;
-  // Of Medusa heads: the candidates below nodes of depth 0, 1, ...: guesses or, for sampled drafts, the
-  // tokens to draw from.
+  // Of Medusa and DFlash heads: the candidates below nodes of depth 0, 1, ...: guesses or, for sampled
+  // drafts, the tokens to draw from.
   std::vector<TokenProbabilities> levels_;
-  std::vector<std::vector<float>> level_logits_;  // What they were made of; under a constraint.
+  std::vector<std::vector<float>> level_logits_;  // What they were made of; under a constraint, and DSpark.
   bool root_ready_ = false;                       // The root has been forwarded: its children are known.
   CandidateTree tree_;
   NodeTable<NodeState> states_;

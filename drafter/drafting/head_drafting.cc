@@ -51,8 +51,8 @@ absl::Status DraftSession::OpenHeadWindow(const OpenSession& open) {
                     FeatureWindow() * RowBytesFor(*model_));
   missed_features_ = false;
   const absl::Span<const TokenId> tokens = open.tokens;
+  levels_.clear();
   if (is_medusa()) {
-    levels_.clear();
     const size_t before = std::max<size_t>(1, tokens.size() - 1);
     window_start_ = 0;
     return StartHeadWindow(tokens.first(before), tokens.subspan(before));

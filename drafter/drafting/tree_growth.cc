@@ -115,7 +115,7 @@ TreeNode DraftSession::AddNode(NodeId parent, TokenId token, float score, uint32
 }
 
 bool DraftSession::CanForward(const TreeNode& node) const {
-  if (!has_engine() || is_medusa() || parked_ || node.depth >= limits_.depth ||
+  if (!has_engine() || gives_levels() || parked_ || node.depth >= limits_.depth ||
       kv_.tokens().size() + node.depth > model_->context_length) {
     return false;
   }
@@ -170,7 +170,7 @@ void DraftSession::RebuildQueues() {
 void DraftSession::Promote() {
   if ((!root_ready_ || ComputesRoot()) && !NeedsPrefill() && !parked_) return;
   // All of the tree may come from the root's row, so that what an older one gave does not fill it first.
-  if (is_medusa() && NumComputable() > 0) return;
+  if (gives_levels() && NumComputable() > 0 && !NeedsPrefill()) return;
   if (limits_.shape == TreeShape::kEagle2 && has_engine()) {
     PromoteLayers();
   } else {
@@ -216,7 +216,7 @@ void DraftSession::PromoteOne(const Candidate& candidate) {
     return;
   }
   const TreeNode node = AddNode(candidate.parent, candidate.token, candidate.merged_score(), candidate.draw);
-  if (is_medusa()) OfferLevelBelow(node.id, node.depth);
+  if (gives_levels()) OfferLevelBelow(node.id, node.depth);
   if (CanForward(node) && !IsLayerFull(node.depth)) Wait(node);
 }
 
@@ -238,7 +238,7 @@ bool DraftSession::IsLayerFull(uint32_t depth) const {
 void DraftSession::PromoteLayers() {
   if (!waiting_.empty() || !root_ready_) return;  // A level is under way.
   uint32_t deepest = limits_.depth;
-  if (is_medusa()) deepest = std::min(deepest, static_cast<uint32_t>(levels_.size()));
+  if (gives_levels()) deepest = std::min(deepest, static_cast<uint32_t>(levels_.size()));
   for (uint32_t depth = 1; depth < deepest && tree_.size() < limits_.nodes; ++depth) {
     if (IsLayerFull(depth)) continue;
     const auto level_begin =
@@ -395,7 +395,7 @@ void DraftSession::AddRows(uint32_t max_rows, StepBatch* batch) {
     float* logits = nullptr;
     if (position + 1 == length) {
       root_logits_ = logits = batch->NewLogits(LogitsRoom(*model_, bridge_));
-      if (is_head() && !is_medusa()) root_request_ = AskForOutput(batch);
+      if (is_head() && !gives_levels()) root_request_ = AskForOutput(batch);
     }
     batch->Add(ToDraft(kv_.tokens()[position]), kv_.CommittedRow(position), logits,
                logits == nullptr ? nullptr : root_request_,
@@ -431,7 +431,7 @@ absl::Status DraftSession::OnStep() {
   counters_->prefill_tokens += computed_after_step_ - kv_.num_computed();
   if (computed_after_step_ > kv_.num_computed()) kv_.MarkComputed(computed_after_step_);
   if (is_head()) features_->DropBefore(NextFeature());
-  if (root_logits_ != nullptr && is_medusa()) {
+  if (root_logits_ != nullptr && gives_levels()) {
     TANDEM_RETURN_IF_ERROR(TakeLevels());
   } else if (root_logits_ != nullptr) {
     if (is_head()) TakeRootOutput();

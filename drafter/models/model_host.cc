@@ -234,9 +234,9 @@ absl::StatusOr<std::map<const Model*, double>> ModelHost::MeasureLevels(const Cl
     TANDEM_RETURN_IF_ERROR(kv.Reserve(1));
     const ModelConfig& config = hosted.engine->config();
     std::vector<float> logits(config.logits_size());
-    // Of a head: a row of a tree, which reads a state of its own. Medusa's row is a whole tree's, and reads
+    // Of a head: a row of a tree, which reads a state of its own, or one that gives all levels, which reads
     // the target's.
-    const bool own = !config.head.has_value() || config.head->reads_context();
+    const bool own = !config.head.has_value() || !config.head->gives_levels();
     const std::vector<float> state(own ? static_cast<size_t>(config.hidden_size) : config.head->state_size());
     const InputState input{.values = state, .own = own};
     const StepRow row{.token = 0,

@@ -27,8 +27,9 @@ inline constexpr uint32_t kHeadContext = 64;
 inline constexpr uint32_t kTargetWidth = 8;
 
 // The configuration of an EAGLE-3 head that reads two states of a narrow target, or of a head of that
-// target's width that reads one.
-inline ModelConfig HeadModel(HeadConfig::Kind kind) {
+// target's width that reads one, or as a DFlash head two.
+// `markov_rank`: of a DFlash head, which then is DSpark.
+inline ModelConfig HeadModel(HeadConfig::Kind kind, int32_t markov_rank = 0) {
   ModelConfig config;
   config.architecture = "LlamaForCausalLM";
   config.hidden_size = 24;
@@ -57,11 +58,19 @@ inline ModelConfig HeadModel(HeadConfig::Kind kind) {
                            .num_blocks = is_medusa ? 1 : 0,
                            .shares_output = is_medusa,
                            .target_fingerprint = 77};
+  if (kind != HeadConfig::Kind::kDFlash) return config;
+  config.num_layers = 2;
+  config.qk_norm = true;
+  config.head->feature_final_norm = false;
+  config.head->feature_layers = {1, 3};
+  config.head->block = {.num_slots = 4, .mask_token = 60, .markov_rank = markov_rank};
+  config.head->num_positions = 3;
   return config;
 }
 
-inline std::unique_ptr<Engine> HeadEngine(HeadConfig::Kind kind, uint32_t num_blocks) {
-  auto model = Model::Random(HeadModel(kind), /*seed=*/5);
+inline std::unique_ptr<Engine> HeadEngine(HeadConfig::Kind kind, uint32_t num_blocks,
+                                          int32_t markov_rank = 0) {
+  auto model = Model::Random(HeadModel(kind, markov_rank), /*seed=*/5);
   EXPECT_TRUE(model.ok()) << model.status();
   auto engine = CreateCpuEngine(*model, {.num_blocks = num_blocks, .max_rows = 32});
   EXPECT_TRUE(engine.ok()) << engine.status();
@@ -96,7 +105,8 @@ inline Features MakeFeatures(const TokenIds& text, uint32_t epoch, uint32_t firs
 // A head that computes one row at a time, from the text alone.
 class PlainHead {
  public:
-  explicit PlainHead(HeadConfig::Kind kind) : engine_(HeadEngine(kind, 64)) {}
+  explicit PlainHead(HeadConfig::Kind kind, int32_t markov_rank = 0)
+      : engine_(HeadEngine(kind, 64, markov_rank)) {}
 
   // Its guesses after `text` and `path`. The target's states are known up to the last token but one of the
   // text, and the window begins at `window_start`.
@@ -104,27 +114,39 @@ class PlainHead {
                              const SamplingParameters& sampling = {.temperature = 0.0f}) {
     const TargetSampler sampler(sampling, engine_->config().vocab_size, {});
     const auto position = static_cast<uint32_t>(text.size() + path.size());
-    std::vector<float> logits =
-        head().reads_context() ? LogitsAfter(text, path, window_start) : LevelLogits(text, path.size());
+    const std::optional<TokenId> above = path.empty() ? std::nullopt : std::optional(path.back());
+    std::vector<float> logits = head().gives_levels() ? LevelLogits(text, path.size(), window_start, above)
+                                                      : LogitsAfter(text, path, window_start);
     return logits.empty() ? TokenProbabilities() : sampler.Guess(absl::MakeSpan(logits), position, count);
   }
 
-  // The logits of Medusa heads for the level below nodes of that depth; empty below the last one.
-  std::vector<float> LevelLogits(const TokenIds& text, size_t depth) {
-    const std::vector<float> states =
-        TargetStates(absl::MakeConstSpan(text).first(text.size() - 1), head().num_states());
-    const InputState input{.values = states};
+  // The logits of Medusa and DFlash heads for the level below nodes of that depth; empty below the last one.
+  // `before`: of DSpark heads, the token above; the text's last one if there is none.
+  std::vector<float> LevelLogits(const TokenIds& text, size_t depth, uint32_t window_start = 1,
+                                 std::optional<TokenId> before = std::nullopt) {
     std::vector<float> logits(engine_->config().logits_size());
-    const SlotId slot = 0;
-    const StepRow row{.token = text.back(),
-                      .context = {.tail = absl::MakeConstSpan(&slot, 1)},
-                      .logits = logits.data(),
-                      .state = &input};
-    EXPECT_TRUE(engine_->Step({&row, 1}).ok());
+    std::vector<SlotId> slots;
+    const auto end = static_cast<uint32_t>(text.size());
+    // Medusa heads read nothing but the last state.
+    for (uint32_t position = head().reads_context() ? window_start : end - 1; position < end; ++position) {
+      const std::vector<float> states =
+          TargetStates(absl::MakeConstSpan(text).first(position), head().num_states());
+      const InputState input{.values = states};
+      slots.push_back(static_cast<SlotId>(slots.size()));
+      const StepRow row{.token = text[position],
+                        .context = {.tail = slots},
+                        .logits = position + 1 == end ? logits.data() : nullptr,
+                        .state = &input};
+      EXPECT_TRUE(engine_->Step({&row, 1}).ok());
+    }
     const auto vocab_size = static_cast<ptrdiff_t>(engine_->config().vocab_size);
     if (depth >= static_cast<size_t>(head().num_positions)) return {};
     const auto begin = logits.begin() + static_cast<ptrdiff_t>(depth) * vocab_size;
-    return {begin, begin + vocab_size};
+    std::vector<float> level(begin, begin + vocab_size);
+    if (head().block.markov_rank > 0) {
+      EXPECT_TRUE(engine_->AddTokenBefore(before.value_or(text.back()), absl::MakeSpan(level)).ok());
+    }
+    return level;
   }
 
  private:
@@ -164,8 +186,8 @@ class PlainHead {
 class HeadDraftingTest : public testing::Test {
  protected:
   explicit HeadDraftingTest(uint32_t num_blocks = 64, uint64_t feature_window_bytes = 32 << 20,
-                            HeadConfig::Kind kind = HeadConfig::Kind::kEagle3)
-      : engine_(HeadEngine(kind, num_blocks)),
+                            HeadConfig::Kind kind = HeadConfig::Kind::kEagle3, int32_t markov_rank = 0)
+      : engine_(HeadEngine(kind, num_blocks, markov_rank)),
         pool_({.num_blocks = num_blocks}),
         core_({},
               {{.name = "head",
@@ -175,7 +197,7 @@ class HeadDraftingTest : public testing::Test {
                 .context_length = kHeadContext,
                 .feature_window_bytes = feature_window_bytes}},
               &clock_),
-        plain_(kind) {}
+        plain_(kind, markov_rank) {}
 
   OpenSession MakeOpen() const {
     return {.epoch = epoch_ + 1,

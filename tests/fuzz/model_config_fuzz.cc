@@ -60,7 +60,8 @@ std::vector<std::string> ModelConfigSeeds() {
   for (const char* const head :
        {"eagle1", "eagle3-specforge", "eagle3-shared", "eagle3-speculators-qwen3", "eagle31-speculators",
         "eagle31-specforge", "eagle3-modelopt-normed", "eagle3-modelopt-final", "eagle3-deep-llama",
-        "eagle3-deep-qwen3", "medusa", "medusa-vllm", "mimo"}) {
+        "eagle3-deep-qwen3", "medusa", "medusa-vllm", "mimo", "dflash-specforge", "dflash-speculators",
+        "dspark-speculators", "dspark-deepspec"}) {
     seeds.push_back(RepositoryFile(absl::StrCat("common/model/testdata/heads/", head, "/config.json")));
   }
   for (const char* const file :

@@ -37,8 +37,10 @@ std::vector<std::string> ModelFolderSeeds() {
     seeds.push_back(Parts({golden.at("config").dump(), QuantizedWeights(golden)}));
   }
   const std::string heads = "common/model/testdata/heads/";
-  for (const char* const head : {"eagle3-specforge", "eagle31-speculators", "eagle31-specforge",
-                                 "eagle3-modelopt-final", "eagle3-deep-llama", "medusa-vllm", "mimo"}) {
+  for (const char* const head :
+       {"eagle3-specforge", "eagle31-speculators", "eagle31-specforge", "eagle3-modelopt-final",
+        "eagle3-deep-llama", "medusa-vllm", "mimo", "dflash-specforge", "dflash-speculators",
+        "dspark-speculators", "dspark-deepspec"}) {
     seeds.push_back(Parts({RepositoryFile(absl::StrCat(heads, head, "/config.json")),
                            RepositoryFile(absl::StrCat(heads, head, "/model.safetensors"))}));
   }

@@ -75,23 +75,39 @@ absl::Status CpuAttention::BuildRotations(uint32_t max_context) {
   return absl::OkStatus();
 }
 
+void CpuAttention::ReachPositions(absl::Span<const ActiveRow> rows) {
+  uint32_t longest = 0;
+  for (const ActiveRow& active : rows) longest = std::max(longest, active.position + 1);
+  rotary_.ExtendTo(longest);
+  local_rotary_.ExtendTo(longest);
+}
+
+bool CpuAttention::LooksAhead(uint32_t layer) const {
+  if (!config_.head.has_value() || config_.head->block.num_slots == 0) return false;
+  const HeadConfig::Block& block = config_.head->block;
+  return config_.window(layer) > 0 ? block.windowed_layers_look_ahead : block.full_layers_look_ahead;
+}
+
 void CpuAttention::FindWindows(uint32_t max_rows) {
-  std::vector<uint32_t> widths;
-  for (size_t layer = 0; layer < static_cast<size_t>(config_.num_layers); ++layer) {
-    widths.push_back(static_cast<uint32_t>(config_.window(layer)));
-  }
-  std::vector<uint32_t> distinct = widths;
   // 0 means no window, and is the widest.
-  const auto is_wider = [](uint32_t a, uint32_t b) { return a - 1 > b - 1; };
-  std::sort(distinct.begin(), distinct.end(), is_wider);
-  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  for (uint32_t width : distinct) {
-    windows_.push_back({.window = width, .rows = {}});
-    windows_.back().rows.reserve(max_rows);
+  const auto sees_more = [](const WindowRows& a, const WindowRows& b) {
+    return std::pair(a.window - 1, a.looks_ahead) > std::pair(b.window - 1, b.looks_ahead);
+  };
+  std::vector<WindowRows> of_layers;
+  for (uint32_t layer = 0; layer < static_cast<uint32_t>(config_.num_layers); ++layer) {
+    of_layers.push_back({static_cast<uint32_t>(config_.window(layer)), LooksAhead(layer), {}});
   }
-  for (uint32_t width : widths) {
-    const auto found = std::find(distinct.begin(), distinct.end(), width);
-    window_of_layer_.push_back(static_cast<uint32_t>(found - distinct.begin()));
+  windows_ = of_layers;
+  std::sort(windows_.begin(), windows_.end(), sees_more);
+  const auto is_same = [](const WindowRows& a, const WindowRows& b) {
+    return a.window == b.window && a.looks_ahead == b.looks_ahead;
+  };
+  windows_.erase(std::unique(windows_.begin(), windows_.end(), is_same), windows_.end());
+  for (WindowRows& of_window : windows_) of_window.rows.reserve(max_rows);
+  for (const WindowRows& of_layer : of_layers) {
+    const auto found = std::find_if(windows_.begin(), windows_.end(),
+                                    [&](const WindowRows& known) { return is_same(known, of_layer); });
+    window_of_layer_.push_back(static_cast<uint32_t>(found - windows_.begin()));
   }
 }
 
@@ -122,10 +138,7 @@ absl::Status CpuAttention::AllocateScratch(const Options& options) {
 void CpuAttention::Plan(absl::Span<const ActiveRow> rows, const RowBuffer& query_key_value,
                         const RowBuffer& output) {
   OrderRows(rows);
-  uint32_t longest = 0;
-  for (const ActiveRow& active : rows) longest = std::max(longest, active.row->context.length());
-  rotary_.ExtendTo(longest);
-  local_rotary_.ExtendTo(longest);
+  ReachPositions(rows);
   for (WindowRows& of_window : windows_) {
     of_window.rows.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -137,8 +150,10 @@ void CpuAttention::Plan(absl::Span<const ActiveRow> rows, const RowBuffer& query
       row.blocks = context.blocks.data();
       row.tail = context.tail.data();
       row.num_committed = context.num_committed;
-      row.num_tail = static_cast<uint32_t>(context.tail.size());
-      row.first_position = window > 0 && context.length() > window ? context.length() - window : 0;
+      const uint32_t num_seen = of_window.looks_ahead ? context.length() : rows[order_[i]].position + 1;
+      row.num_tail = num_seen - context.num_committed;
+      const uint32_t window_end = rows[order_[i]].window_end;
+      row.first_position = window > 0 && window_end > window ? window_end - window : 0;
       if (i > 0) row.num_shared_blocks = NumSharedBlocks(rows[order_[i - 1]].row->context, context);
       of_window.rows.push_back(row);
     }
@@ -232,6 +247,20 @@ void CpuAttention::Prepare(int thread, uint32_t layer, absl::Span<const ActiveRo
       for (int32_t h = 0; h < config_.num_heads + config_.num_kv_heads; ++h, head += head_dim) {
         rotation->Rotate(rows[i].position, head);
       }
+    }
+    kv_.Write(layer, rows[i].slot, key, key + config_.kv_size());
+  }
+}
+
+void CpuAttention::StoreKeysAndValues(int thread, uint32_t layer, absl::Span<const ActiveRow> rows,
+                                      const std::vector<float>& key_norm, const RowBuffer& query_key_value) {
+  const RotaryTable* const rotation = RotationOf(layer);
+  const Share share = ShareOf(static_cast<uint32_t>(rows.size()), thread, team_->num_threads());
+  for (uint32_t i = share.begin; i < share.end; ++i) {
+    float* const key = query_key_value.row(i) + config_.query_size();
+    NormaliseHeads(key_norm, config_.num_kv_heads, key);
+    for (int32_t h = 0; rotation != nullptr && h < config_.num_kv_heads; ++h) {
+      rotation->Rotate(rows[i].position, key + h * config_.head_dim);
     }
     kv_.Write(layer, rows[i].slot, key, key + config_.kv_size());
   }

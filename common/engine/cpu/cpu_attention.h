@@ -20,11 +20,14 @@
 
 namespace tandem {
 
-// A row of the current step, with its position in the activations.
+// A row of the current step, with its position in the activations. A slot of a DFlash head's block is one
+// too; its context names the whole block, so that it goes on behind the slot.
 struct ActiveRow {
   const StepRow* row = nullptr;
   uint32_t position = 0;
   SlotId slot = 0;
+  // Windows end before this position: the one behind the row, or a block's anchor.
+  uint32_t window_end = 0;
 };
 
 // Attention of a CpuEngine: holds the KV cache of all slots, and writes and reads it.
@@ -38,7 +41,7 @@ class CpuAttention {
     KvType kv_type = KvType::kAuto;
     uint32_t num_blocks = 0;
     uint32_t max_rows = 0;
-    uint32_t max_context = 0;  // Tokens.
+    uint32_t max_context = 0;  // Tokens, with those of a DFlash head's block.
     // Floats from one head of a row to the next; 0: heads lie side by side.
     size_t query_stride = 0;
     size_t output_stride = 0;
@@ -59,6 +62,13 @@ class CpuAttention {
   void Prepare(int thread, uint32_t layer, absl::Span<const ActiveRow> rows,
                const std::vector<float>& query_norm, const std::vector<float>& key_norm,
                const RowBuffer& query_key_value);
+
+  // Computes the rotations of the rows' positions. Call it before StoreKeysAndValues, from one thread; Plan
+  // does it too.
+  void ReachPositions(absl::Span<const ActiveRow> rows);
+  // As Prepare, for keys and values alone, of rows that do not attend.
+  void StoreKeysAndValues(int thread, uint32_t layer, absl::Span<const ActiveRow> rows,
+                          const std::vector<float>& key_norm, const RowBuffer& query_key_value);
 
   // In place of Prepare, for rows whose queries, keys and values LatentStage computes: every thread calls
   // BeginLayer, and the other two for its rows. Turn rotates the first rotary_dim numbers, in layers that
@@ -89,9 +99,10 @@ class CpuAttention {
     AlignedBuffer totals;
     AlignedBuffer greatest;
   };
-  // The rows of the plan, for layers with one window size.
+  // The rows of the plan, for layers with one window size that look ahead in a block, or do not.
   struct WindowRows {
     uint32_t window = 0;  // 0: everything.
+    bool looks_ahead = false;
     std::vector<AttentionRow> rows;
   };
   // Rows [begin, end) of the plan.
@@ -107,6 +118,7 @@ class CpuAttention {
   void FindWindows(uint32_t max_rows);
   const RotaryTable* RotationOf(uint32_t layer) const;
   void NormaliseHeads(const std::vector<float>& norm, int32_t num_heads, float* heads) const;
+  bool LooksAhead(uint32_t layer) const;
   void OrderRows(absl::Span<const ActiveRow> rows);
   void SplitHeads(uint32_t num_rows);
   void GroupRows();
@@ -129,7 +141,7 @@ class CpuAttention {
   // The plan: items of work are a group of rows times some heads of one KV head, numbered by group, KV head
   // and part of its heads.
   std::vector<uint32_t> order_;
-  // The windows of the model's layers, the widest first, and the index of each layer's window.
+  // The windows of the model's layers, those that see most first, and the index of each layer's window.
   std::vector<WindowRows> windows_;
   std::vector<uint32_t> window_of_layer_;
   std::vector<Group> groups_;

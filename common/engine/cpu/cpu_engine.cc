@@ -48,16 +48,34 @@ absl::StatusOr<std::unique_ptr<Engine>> CpuEngine::Create(std::shared_ptr<const 
   TANDEM_ASSIGN_OR_RETURN(engine->weights_, PackWeights(model, options.weight_type, *engine->kernels_,
                                                         engine->team_.get(), options.progress));
   if (!engine->config_.head.has_value()) return engine;
-  TANDEM_ASSIGN_OR_RETURN(engine->head_,
-                          HeadStage::Create(engine->config_, engine->weights_, *engine->kernels_,
-                                            engine->team_.get(), engine->max_rows_));
+  TANDEM_RETURN_IF_ERROR(engine->CreateHead());
   engine->mapped_ = std::move(owned_model);
   return engine;
+}
+
+absl::Status CpuEngine::CreateHead() {
+  const TokenIds& draft_tokens = weights_.head.draft_tokens;
+  if (!draft_tokens.empty()) {
+    draft_logits_ = std::make_unique<DraftLogits>(config_, draft_tokens, team_->num_threads());
+  }
+  if (config_.head->kind != HeadConfig::Kind::kDFlash) {
+    TANDEM_ASSIGN_OR_RETURN(head_, HeadStage::Create(config_, weights_, *kernels_, team_.get(), max_rows_));
+    return absl::OkStatus();
+  }
+  TANDEM_ASSIGN_OR_RETURN(block_,
+                          BlockStage::Create(config_, weights_, *kernels_, team_.get(), attention_.get(),
+                                             {.max_rows = max_rows_, .num_blocks = num_blocks_}));
+  return absl::OkStatus();
 }
 
 absl::Status CpuEngine::CreateAttention(KvType kv_type) {
   CpuAttention::Options options = {
       .kv_type = kv_type, .num_blocks = num_blocks_, .max_rows = max_rows_, .max_context = max_context_};
+  if (config_.head.has_value() && config_.head->kind == HeadConfig::Kind::kDFlash) {
+    // The pool knows nothing of slots' keys and values.
+    options.num_blocks += BlockStage::NumKvBlocks(config_, max_rows_);
+    options.max_context += static_cast<uint32_t>(config_.head->block.num_slots);
+  }
   const auto attended = static_cast<uint32_t>(config_.attended_size());
   TANDEM_ASSIGN_OR_RETURN(attended_, ProductInputs::Allocate(*kernels_, max_rows_, attended));
   if (config_.block.latent.exists()) {
@@ -85,9 +103,12 @@ absl::Status CpuEngine::AllocateScratch() {
   StepValidator::Options checks{.vocab_size = config_.vocab_size,
                                 .num_blocks = num_blocks_,
                                 .max_rows = max_rows_,
-                                .max_context = max_context_,
-                                .feature_layers = static_cast<uint32_t>(config_.num_layers),
-                                .own_state_size = hidden};
+                                .max_context = max_context_};
+  const bool is_block = config_.head.has_value() && config_.head->kind == HeadConfig::Kind::kDFlash;
+  if (!is_block) {
+    checks.feature_layers = static_cast<uint32_t>(config_.num_layers);
+    checks.own_state_size = hidden;
+  }
   if (config_.head.has_value()) checks.target_state_size = config_.head->state_size();
   validator_.emplace(checks);
   active_.resize(max_rows_);
@@ -118,22 +139,36 @@ absl::Status CpuEngine::AllocateFeedForward() {
 absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
   TANDEM_RETURN_IF_ERROR(validator_->CheckRows(rows));
   if (rows.empty()) return absl::OkStatus();
+  if (block_ != nullptr) {
+    block_->ReadStates(rows);
+    for (size_t next = 0; next < rows.size();) {
+      num_rows_ = block_->LayOut(rows, &next, absl::MakeSpan(active_));
+      if (num_rows_ > 0) RunActive();
+    }
+    return absl::OkStatus();
+  }
   num_rows_ = static_cast<uint32_t>(rows.size());
-  num_active_ = num_rows_;
-  num_last_ = 0;
-  num_wanted_ = 0;
-  asks_for_features_ = false;
   adapts_ = false;
   for (uint32_t i = 0; i < num_rows_; ++i) {
-    active_[i] = {&rows[i], rows[i].context.length() - 1, LastSlot(rows[i].context)};
+    const uint32_t length = rows[i].context.length();
+    active_[i] = {&rows[i], length - 1, LastSlot(rows[i].context), length};
     if (rows[i].adapter != kNoAdapter) adapts_ = true;
   }
   if (adapts_) {
     std::sort(active_.begin(), active_.begin() + num_rows_, [](const ActiveRow& a, const ActiveRow& b) {
       return std::pair(a.row->adapter, a.row) < std::pair(b.row->adapter, b.row);
     });
-    lora_->Plan(ActiveRows());
   }
+  RunActive();
+  return absl::OkStatus();
+}
+
+void CpuEngine::RunActive() {
+  num_active_ = num_rows_;
+  num_last_ = 0;
+  num_wanted_ = 0;
+  asks_for_features_ = false;
+  if (adapts_) lora_->Plan(ActiveRows());
   for (const ActiveRow& active : ActiveRows()) {
     const StepRow& row = *active.row;
     if (row.logits != nullptr) logits_[num_wanted_++] = row.logits;
@@ -144,12 +179,24 @@ absl::Status CpuEngine::Step(absl::Span<const StepRow> rows) {
   if (head_ != nullptr) head_->Plan(ActiveRows(), hidden_);
   PlanAttention();
   team_->Run([this](int thread) { RunStep(thread); });
-  return absl::OkStatus();
 }
 
 absl::Status CpuEngine::CopyKv(absl::Span<const KvCopy> copies) {
   TANDEM_RETURN_IF_ERROR(validator_->CheckCopies(copies));
   for (const KvCopy& copy : copies) attention_->Copy(copy.from, copy.to);
+  return absl::OkStatus();
+}
+
+absl::Status CpuEngine::AddTokenBefore(TokenId token, absl::Span<float> logits) {
+  if (block_ == nullptr || config_.head->block.markov_rank == 0) {
+    return Engine::AddTokenBefore(token, logits);
+  }
+  if (token < 0 || token >= config_.vocab_size || logits.size() != static_cast<size_t>(config_.vocab_size)) {
+    return absl::InvalidArgumentError(absl::StrCat("token ", token, " before ", logits.size(),
+                                                   " logits; expected a token below ", config_.vocab_size,
+                                                   " and as many logits"));
+  }
+  block_->AddTokenBefore(token, logits.data());
   return absl::OkStatus();
 }
 

@@ -8,12 +8,6 @@ namespace {
 
 static_assert(kNumActivationKernels == kNumActivations);
 
-// The outputs of some tiles of a matrix.
-Share OutputsOf(Share tiles, const PackedMatrix& matrix) {
-  const uint32_t end = std::min(tiles.end * kTileOutputs, matrix.num_outputs());
-  return {std::min(tiles.begin * kTileOutputs, end), end};
-}
-
 }  // namespace
 
 void CpuEngine::Reduce(int thread, uint32_t layer, LoraProduct product, const ProductInputs& inputs) {
@@ -23,10 +17,12 @@ void CpuEngine::Reduce(int thread, uint32_t layer, LoraProduct product, const Pr
 }
 
 void CpuEngine::RunStep(int thread) {
-  if (head_ == nullptr) {
-    Embed(thread);
-  } else {
+  if (block_ != nullptr) {
+    block_->Embed(thread, ActiveRows(), hidden_);
+  } else if (head_ != nullptr) {
     head_->Begin(thread, ActiveRows(), hidden_);
+  } else {
+    Embed(thread);
   }
   for (uint32_t layer = 0; layer < weights_.layers.size(); ++layer) {
     // The embedding and the previous layer's output are complete.
@@ -42,10 +38,10 @@ void CpuEngine::RunStep(int thread) {
     KeepRowsWithLogits(thread);
   }
   ComputeLogits(thread);
-  if (head_ == nullptr || head_->drafts_all_tokens()) return;
+  if (draft_logits_ == nullptr) return;
   team_->Barrier();
   const Share rows = MyShare(num_wanted_, thread);
-  for (uint32_t i = rows.begin; i < rows.end; ++i) head_->Spread(thread, logits_[i]);
+  for (uint32_t i = rows.begin; i < rows.end; ++i) draft_logits_->Spread(thread, logits_[i]);
 }
 
 void CpuEngine::Embed(int thread) {
@@ -113,7 +109,7 @@ void CpuEngine::RunLayer(int thread, uint32_t layer) {
   const Share tiles = MyShare(projection.num_tiles(), thread);
   projection.Multiply(tiles, begins_head ? head_->attention_inputs() : normed_, num_active_,
                       query_key_value_.rows());
-  AddBias(weights.query_key_value_bias, *kernels_, OutputsOf(tiles, projection), {0, num_active_},
+  AddBias(weights.query_key_value_bias, *kernels_, projection.OutputsOf(tiles), {0, num_active_},
           query_key_value_.rows());
   Adapt(thread, layer, LoraProduct::kQueryKeyValue, tiles, query_key_value_.rows());
   team_->Barrier();
@@ -276,7 +272,7 @@ void CpuEngine::AddToStream(int thread, const Addition& addition, const ProductI
   Reduce(thread, addition.layer, addition.product, inputs);
   const Share tiles = MyShare(matrix.num_tiles(), thread);
   matrix.Multiply(tiles, inputs, num_active_, projected_.rows());
-  const Share outputs = OutputsOf(tiles, matrix);
+  const Share outputs = matrix.OutputsOf(tiles);
   AddBias(addition.bias, *kernels_, outputs, {0, num_active_}, projected_.rows());
   Adapt(thread, addition.layer, addition.product, tiles, projected_.rows());
   if (!addition.output_norm.exists()) {
@@ -335,7 +331,7 @@ void CpuEngine::AddFeedForward(int thread, uint32_t layer) {
   if (is_shared) {
     const Share tiles = MyShare(down.num_tiles(), thread);
     down.Multiply(tiles, shared_.gate, num_active_, projected_.rows());
-    AddBias(addition.bias, *kernels_, OutputsOf(tiles, down), {0, num_active_}, projected_.rows());
+    AddBias(addition.bias, *kernels_, down.OutputsOf(tiles), {0, num_active_}, projected_.rows());
   }
   team_->Barrier();
   const Share rows = MyShare(num_active_, thread);

@@ -8,9 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/engine/cpu/block_stage.h"
 #include "common/engine/cpu/cpu_attention.h"
 #include "common/engine/cpu/cpu_engine.h"
 #include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/draft_logits.h"
 #include "common/engine/cpu/expert_stage.h"
 #include "common/engine/cpu/feed_forward.h"
 #include "common/engine/cpu/head_stage.h"
@@ -36,11 +38,13 @@ class CpuEngine final : public Engine {
   const ModelConfig& config() const override { return config_; }
   uint32_t num_blocks() const override { return num_blocks_; }
   uint32_t max_rows() const override { return max_rows_; }
-  bool has_features() const override { return true; }
+  // A DFlash head's rows are not rows of its layers.
+  bool has_features() const override { return block_ == nullptr; }
   absl::Status Step(absl::Span<const StepRow> rows) override;
   absl::Status CopyKv(absl::Span<const KvCopy> copies) override;
+  absl::Status AddTokenBefore(TokenId token, absl::Span<float> logits) override;
   // Not for draft heads or latent attention.
-  bool has_adapters() const override { return head_ == nullptr && latent_ == nullptr; }
+  bool has_adapters() const override { return !config_.head.has_value() && latent_ == nullptr; }
   absl::StatusOr<AdapterId> AddAdapter(const LoraAdapter& adapter) override;
   absl::Status DropAdapter(AdapterId adapter) override;
   uint64_t experts_read() const { return experts_ == nullptr ? 0 : experts_->num_read(); }
@@ -51,6 +55,9 @@ class CpuEngine final : public Engine {
   absl::Status CreateAttention(KvType kv_type);
   absl::Status AllocateScratch();
   absl::Status AllocateFeedForward();
+  absl::Status CreateHead();
+  // Runs the first num_rows_ of active_ through the layers.
+  void RunActive();
 
   // One step, as each thread of the team runs it. The functions below return where they would need other
   // threads' results; the caller adds the barrier.
@@ -120,8 +127,10 @@ class CpuEngine final : public Engine {
   const KernelTable* kernels_ = nullptr;
   std::unique_ptr<ThreadTeam> team_;
   CpuWeights weights_;
-  std::unique_ptr<HeadStage> head_;      // Of a draft head.
-  std::shared_ptr<const Model> mapped_;  // The same: rows of its embedding are read from the file.
+  std::unique_ptr<HeadStage> head_;            // Of an EAGLE head or a next-token module.
+  std::unique_ptr<BlockStage> block_;          // Of a DFlash head.
+  std::unique_ptr<DraftLogits> draft_logits_;  // Of a draft head that drafts some of the tokens.
+  std::shared_ptr<const Model> mapped_;  // Of a draft head: rows of its embedding are read from the file.
   std::unique_ptr<CpuAttention> attention_;
   std::unique_ptr<LatentStage> latent_;   // For models with latent attention.
   std::unique_ptr<ExpertStage> experts_;  // Of a model with experts.
@@ -134,7 +143,7 @@ class CpuEngine final : public Engine {
   std::optional<StepValidator> validator_;
 
   std::vector<ActiveRow> active_;
-  uint32_t num_rows_ = 0;    // Rows of the step.
+  uint32_t num_rows_ = 0;    // Rows of the step, or slots of a pass.
   uint32_t num_last_ = 0;    // Those that go through all of the last layer.
   uint32_t num_wanted_ = 0;  // Those with logits.
   uint32_t num_active_ = 0;  // Those still to be computed.

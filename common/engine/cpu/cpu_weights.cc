@@ -277,6 +277,11 @@ absl::StatusOr<CpuWeights> PackWeights(const Model& model, WeightType type, cons
     weights.head.state_norm = packer.Vector(from.state_norm);
     weights.head.draft_tokens = from.draft_tokens;
     weights.head.embedding = model.embedding();
+    weights.head.tokens_before = from.tokens_before;
+    if (from.tokens_before_outputs.exists()) {
+      TANDEM_ASSIGN_OR_RETURN(weights.head.tokens_before_outputs,
+                              packer.TokenMatrix(from.tokens_before_outputs));
+    }
     TANDEM_RETURN_IF_ERROR(packer.status());
     return weights;
   }

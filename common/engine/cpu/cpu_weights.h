@@ -85,7 +85,9 @@ struct CpuWeights {
     std::vector<float> state_norm;
     TokenIds draft_tokens;  // As in HeadWeights.
     // Rows are read from the mapped file, whose memory processes share.
-    TensorView embedding;  // [vocab, hidden]
+    TensorView embedding;                // [vocab, hidden]
+    TensorView tokens_before;            // DSpark: [vocab, markov_rank]
+    PackedMatrix tokens_before_outputs;  // DSpark: [draft_vocab_size, markov_rank]
     // For Medusa heads, as in HeadWeights. If all share one output matrix, it is CpuWeights::output.
     struct Position {
       std::vector<PackedMatrix> blocks;

@@ -1,7 +1,6 @@
 #include "common/engine/cpu/head_stage.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "common/base/status_macros.h"
 #include "common/model/tensor_convert.h"
@@ -30,9 +29,6 @@ absl::StatusOr<std::unique_ptr<HeadStage>> HeadStage::Create(const ModelConfig& 
       ProductInputs::Allocate(kernels, max_rows, weights.layers.front().query_key_value.depth()));
   stage->projected_.reserve(max_rows);
   stage->outputs_.reserve(max_rows);
-  stage->thread_logits_.resize(static_cast<size_t>(team->num_threads()));
-  if (stage->drafts_all_tokens()) return stage;
-  for (std::vector<float>& logits : stage->thread_logits_) logits.resize(weights.head.draft_tokens.size());
   return stage;
 }
 
@@ -72,7 +68,8 @@ void HeadStage::FillInputs(const StepRow& row, float* out) const {
     case HeadConfig::Kind::kEagle3:
       FillNormed(state, out);
       return;
-    case HeadConfig::Kind::kMedusa:  // Has an engine of its own.
+    case HeadConfig::Kind::kMedusa:  // Have their own.
+    case HeadConfig::Kind::kDFlash:
       return;
   }
 }
@@ -139,13 +136,6 @@ void HeadStage::ReadForAttention(int thread, absl::Span<const ActiveRow> rows, c
     if (config_.head->norm_before_residual) std::copy_n(inputs + size, size, hidden.row(i));
   }
   attention_inputs_.Prepare(projection.kernel(), mine, {0, projection.depth()});
-}
-
-void HeadStage::Spread(int thread, float* logits) {
-  std::vector<float>& drafted = thread_logits_[static_cast<size_t>(thread)];
-  std::copy_n(logits, drafted.size(), drafted.begin());
-  std::fill_n(logits, config_.vocab_size, -std::numeric_limits<float>::infinity());
-  for (size_t i = 0; i < drafted.size(); ++i) logits[weights_.draft_tokens[i]] = drafted[i];
 }
 
 }  // namespace tandem

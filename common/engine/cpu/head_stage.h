@@ -16,13 +16,12 @@
 
 namespace tandem {
 
-// The parts of a draft head that differ from a language model: the beginning of a row, what attention
-// reads, and which tokens have logits (equations: HeadConfig). Law 1 holds as elsewhere: the projection
-// sums in one order, whatever the rows.
+// The parts of an EAGLE head or a next-token module that differ from a language model: the beginning of a
+// row, and what attention reads (equations: HeadConfig). Law 1 holds as elsewhere: the projection sums in one
+// order, whatever the rows.
 //
 // In each step, one thread calls Plan. Then every thread of the team calls Begin, passes a barrier, and
-// calls ReadForAttention. Spread moves logits from the order of the draft vocabulary to that of the
-// target's.
+// calls ReadForAttention.
 class HeadStage {
  public:
   // All pointers outlive this. ResourceExhausted without memory.
@@ -39,11 +38,6 @@ class HeadStage {
   void ReadForAttention(int thread, absl::Span<const ActiveRow> rows, const PackedMatrix& projection,
                         const RowBuffer& hidden);
   const ProductInputs& attention_inputs() const { return attention_inputs_; }
-  // Whether the product's logits are in their final order.
-  bool drafts_all_tokens() const { return weights_.draft_tokens.empty(); }
-  // `logits`: [vocab_size]. The product has written the first draft_vocab_size. The logits of tokens that the
-  // head does not draft become minus infinity.
-  void Spread(int thread, float* logits);
 
  private:
   HeadStage(const ModelConfig& config, const CpuWeights& weights, const KernelTable& kernels,
@@ -65,8 +59,7 @@ class HeadStage {
   ProductInputs fused_;             // [rows that are projected, the projection's inputs]
   ProductInputs attention_inputs_;  // [rows, inputs of query, key and value]
   std::vector<const ActiveRow*> projected_;
-  std::vector<float*> outputs_;                    // For each projected row, its row in `hidden`.
-  std::vector<std::vector<float>> thread_logits_;  // [draft_vocab_size], if logits must be spread.
+  std::vector<float*> outputs_;  // For each projected row, its row in `hidden`.
 };
 
 }  // namespace tandem

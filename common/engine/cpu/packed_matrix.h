@@ -45,6 +45,12 @@ class PackedMatrix {
   // The kernel of its products, for which inputs must be prepared.
   const ProductKernel& kernel() const { return *kernel_; }
 
+  // The outputs of these tiles.
+  Share OutputsOf(Share tiles) const {
+    const uint32_t end = tiles.end * kTileOutputs < num_outputs_ ? tiles.end * kTileOutputs : num_outputs_;
+    return {tiles.begin * kTileOutputs < end ? tiles.begin * kTileOutputs : end, end};
+  }
+
   // outputs[row][n] for the outputs of tiles `tiles.begin` to `tiles.end` and some rows of `inputs`. If
   // inputs are prepared, the first row is a multiple of kRowAlignment (ProductArgs).
   void Multiply(Share tiles, const ProductInputs& inputs, Share rows, float* const* outputs) const;

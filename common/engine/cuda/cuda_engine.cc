@@ -75,6 +75,12 @@ absl::StatusOr<std::unique_ptr<CudaEngine>> CudaEngine::Create(const Model& mode
         absl::StrCat("max_rows is ", options.max_rows, "; expected 1 to ", kMostRows));
   }
   const std::optional<HeadConfig>& head = model.config().head;
+  if (head.has_value() && head->kind == HeadConfig::Kind::kDFlash) {
+    return absl::UnimplementedError(
+        absl::StrCat(model.folder(),
+                     "/config.json: field architectures: a draft head of kind dflash, supported on the "
+                     "device cuda: EAGLE and Medusa heads and next-token modules; the device cpu runs it"));
+  }
   if (head.has_value() && !head->reads_context()) {
     return absl::InvalidArgumentError(absl::StrCat(model.folder(), ": a draft head of kind ",
                                                    HeadKindName(head->kind),

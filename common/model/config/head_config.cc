@@ -11,8 +11,6 @@
 namespace tandem {
 namespace {
 
-constexpr char kLayersField[] = "eagle_aux_hidden_state_layer_ids";
-
 absl::Status Unfit(absl::string_view path, absl::string_view field, int32_t found,
                    absl::string_view expected) {
   return absl::InvalidArgumentError(
@@ -38,7 +36,7 @@ absl::Status TakeSize(absl::string_view path, absl::string_view field, const Mod
 absl::Status ChooseFeatureLayers(absl::string_view path, const ModelConfig* target, HeadConfig* head) {
   const auto absent = [&](absl::string_view expected) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": field ", kLayersField, ": absent, expected ", expected));
+        absl::StrCat(path, ": field ", head->layers_field, ": absent, expected ", expected));
   };
   if (target == nullptr) {
     return absent("the layers to read, or a target to take them from (--head-target)");
@@ -50,6 +48,59 @@ absl::Status ChooseFeatureLayers(absl::string_view path, const ModelConfig* targ
   if (end != head->feature_layers.end() ||
       !std::is_sorted(head->feature_layers.begin(), head->feature_layers.end())) {
     return absent(absl::StrCat("it for a target of ", layers, " layers"));
+  }
+  return absl::OkStatus();
+}
+
+// The layers that SpecForge and DFlash's authors choose where the file names none: from the second to the
+// fourth last, evenly, rounded as Python does.
+absl::Status ChooseBlockLayers(absl::string_view path, int32_t num_layers, HeadConfig* head) {
+  const int64_t span = head->num_target_layers - 4;
+  std::vector<uint32_t>& states = head->feature_layers;
+  if (num_layers == 1) {
+    states = {static_cast<uint32_t>(head->num_target_layers) / 2 + 1};
+  }
+  for (int64_t i = 0; i < num_layers && num_layers > 1; ++i) {
+    const int64_t steps = num_layers - 1, quotient = i * span / steps, rest = i * span % steps;
+    const bool rounds_up = 2 * rest > steps || (2 * rest == steps && quotient % 2 == 0);
+    // The half is between two numbers that begin with 1, so the even one is above an odd quotient.
+    states.push_back(static_cast<uint32_t>(quotient + (rounds_up ? 1 : 0) + 2));
+  }
+  if (span < num_layers || std::adjacent_find(states.begin(), states.end()) != states.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": field ", head->layers_field,
+                                                   ": absent, expected it for a target of ",
+                                                   head->num_target_layers, " layers"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FinishBlock(absl::string_view path, const ModelConfig* target, ModelConfig* config) {
+  HeadConfig& head = *config->head;
+  if (head.block.mask_token >= config->vocab_size) {
+    return Unfit(path, "mask_token_id", head.block.mask_token,
+                 absl::StrCat("a token below vocab_size, which is ", config->vocab_size));
+  }
+  // References disagree about what a slot sees of its block beyond its window.
+  for (size_t i = 0; i < static_cast<size_t>(config->num_layers); ++i) {
+    if (config->window(i) == 0 || config->window(i) >= head.block.num_slots) continue;
+    return Unfit(path, "sliding_window", config->window(i),
+                 absl::StrCat("at least block_size, which is ", head.block.num_slots));
+  }
+  if (target != nullptr && head.num_target_layers != 0 && head.num_target_layers != target->num_layers) {
+    return Unfit(path, "num_target_layers", head.num_target_layers,
+                 absl::StrCat("the target's ", target->num_layers));
+  }
+  if (target != nullptr) head.num_target_layers = target->num_layers;
+  if (head.feature_layers.empty()) {
+    TANDEM_RETURN_IF_ERROR(ChooseBlockLayers(path, config->num_layers, &head));
+  }
+  if (target == nullptr) return absl::OkStatus();
+  // Trainers differ in whether a block is embedded with the factor, and whether its logits are capped.
+  const BlockDescription& block = target->block;
+  if (block.embedding_scale != 1.0f || block.logit_scale != 1.0f || block.logit_cap != 0.0f) {
+    return absl::UnimplementedError(absl::StrCat(
+        path, ": field architectures: a DFlash head of a ", target->architecture,
+        ", supported: targets without factors on embeddings or logits and without capped logits"));
   }
   return absl::OkStatus();
 }
@@ -79,6 +130,8 @@ absl::string_view HeadKindName(HeadConfig::Kind kind) {
       return "medusa";
     case HeadConfig::Kind::kMtp:
       return "mtp";
+    case HeadConfig::Kind::kDFlash:
+      return "dflash";
   }
   return "";
 }
@@ -123,12 +176,13 @@ absl::Status FinishHeadConfig(absl::string_view path, const ModelConfig* target,
   if (head.kind == HeadConfig::Kind::kEagle3 && head.num_states() == 0) {
     TANDEM_RETURN_IF_ERROR(ChooseFeatureLayers(path, target, &head));
   }
+  if (head.kind == HeadConfig::Kind::kDFlash) TANDEM_RETURN_IF_ERROR(FinishBlock(path, target, config));
   if (target != nullptr) CorrectFeatureLayers(*target, &head);
   if (target != nullptr && !head.feature_layers.empty() &&
       head.feature_layers.back() > static_cast<uint32_t>(target->num_layers)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": field ", kLayersField, ": names the state after ", head.feature_layers.back(),
-                     " layers, expected at most the ", target->num_layers, " of the target"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": field ", head.layers_field, ": names the state after ", head.feature_layers.back(),
+        " layers, expected at most the ", target->num_layers, " of the target"));
   }
   return absl::OkStatus();
 }

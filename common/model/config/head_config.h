@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/base/token.h"
 
 namespace tandem {
 
@@ -30,13 +32,40 @@ namespace tandem {
 // one head each, and trees have no rows.
 //
 //   Medusa:   x = state; for every residual block: x = x + silu(W x + b)                output = head_k(x)
+//
+// DFlash heads (Chen et al., 2026) guess a whole block in one pass. A row keeps keys and values only: in
+// every layer those of c = norm(fc [state, ..., state]), for position j. A row that wants logits is an
+// anchor, the newest token, and gets those for positions j + 2, j + 3, ... from a block of slots behind
+// itself. The first slot reads the token at j + 1, the others a mask's, each has its own position from j + 1
+// on, and all see the rows' keys and values and one another's. Layers and the norm behind them are a model's.
+// Slot k guesses the token of its own position or, `guesses_from_anchor`, of the next. DSpark heads
+// (DeepSeek-AI, 2026) add to the logits of each position W2 W1[t], where t is the token before it
+// (Engine::AddTokenBefore).
 struct HeadConfig {
-  enum class Kind { kEagle, kEagle3, kMedusa, kMtp };
+  enum class Kind { kEagle, kEagle3, kMedusa, kMtp, kDFlash };
   // EAGLE-3: norms over the target's states in front of the projection.
   enum class StateNorms {
     kNone,
     kTogether,  // One over all states of a row side by side (norm_before_fc).
     kEach,      // One for each state (fc_norm).
+  };
+  // A DFlash head's block.
+  struct Block {
+    int32_t num_slots = 0;  // With the anchor's.
+    TokenId mask_token = 0;
+    // Every slot guesses the next token; else each but the anchor's guesses its own.
+    bool guesses_from_anchor = false;
+    // Whether slots see those behind them in their block, in layers that see everything and in those with a
+    // window.
+    bool full_layers_look_ahead = true;
+    bool windowed_layers_look_ahead = false;
+    // All slots see as many positions before the anchor as the window has; else a slot counts its window from
+    // itself.
+    bool window_ends_at_anchor = false;
+    int32_t markov_rank = 0;  // DSpark: the width of W1; 0: the token before adds nothing.
+    // DSpark: the file has a head that predicts acceptance, which is not used: acceptance is measured.
+    bool has_confidence = false;
+    bool confidence_reads_token = false;  // It also reads W1 of the token before.
   };
   Kind kind = Kind::kEagle3;
   // The states that a row reads, as in FeatureRequest. Empty before FinishHeadConfig means the authors'
@@ -64,25 +93,33 @@ struct HeadConfig {
   bool projects = true;
   // Whether the trainer names the first layer's tensors like a model's ("layers.0."), not "midlayer.".
   bool numbered_layer = false;
-  // Medusa: the number of positions for which a row has logits, the residual blocks of each, and whether all
-  // use one output matrix, which is the target's.
+  Block block;
+  // Medusa and DFlash: the number of positions for which a row has logits.
   int32_t num_positions = 1;
+  // Medusa: the residual blocks of each position, and whether all use one output matrix, which is the
+  // target's.
   int32_t num_blocks = 0;
   bool shares_output = false;
   // The target for which the head was trained, if its configuration says so
   // (common/model/target_fingerprint.h).
   std::optional<uint64_t> target_fingerprint;
+  // The field that names the states which a row reads, and DFlash: how many layers the target has, 0 if the
+  // file does not say.
+  std::string layers_field = "eagle_aux_hidden_state_layer_ids";
+  int32_t num_target_layers = 0;
 
   uint32_t num_states() const {
     return static_cast<uint32_t>(feature_layers.size()) + (feature_final_norm ? 1 : 0);
   }
-  // Whether a row reads the token and earlier rows. Only then can rows be in a tree.
+  // Whether a row reads earlier rows, so that their keys and values are kept.
   bool reads_context() const { return kind != Kind::kMedusa; }
+  // Whether one row has the logits of all levels of a tree. Then there are no rows in trees.
+  bool gives_levels() const { return kind == Kind::kMedusa || kind == Kind::kDFlash; }
   // How many numbers of the target a row reads.
   uint32_t state_size() const { return num_states() * static_cast<uint32_t>(target_hidden_size); }
 };
 
-// "eagle", "eagle3", "medusa" or "mtp".
+// "eagle", "eagle3", "medusa", "mtp" or "dflash".
 absl::string_view HeadKindName(HeadConfig::Kind kind);
 
 // The head of a folder whose config.json does not say that it is a head, but whose tensors do (`fc.weight`).

@@ -6,64 +6,20 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/config/block_format.h"
+#include "common/model/config/fields.h"
+#include "common/model/config/head_fields.h"
 #include "common/model/config/json_fields.h"
 
 namespace tandem {
 namespace {
 
 constexpr char kAuxiliaryLayers[] = "eagle_aux_hidden_state_layer_ids";
-constexpr int32_t kMostTargetLayers = 1024;
-constexpr int32_t kMostNumbers = 1 << 22;
-constexpr int32_t kMostHidden = 65536;
-// Of Medusa: no more positions than a tree is deep, and more blocks than anybody trains.
-constexpr int32_t kMostPositions = 32;
+// Of Medusa: more than anybody trains.
 constexpr int32_t kMostBlocks = 64;
-// As many as a drafter may ask for.
-constexpr size_t kMostFeatureLayers = 8;
 constexpr size_t kUsualFeatureLayers = 3;
-
-// `first`: what the file's 0 stands for, in numbers of layers.
-absl::Status ReadFeatureLayers(const JsonFields& fields, int32_t first, HeadConfig* head) {
-  const nlohmann::json* const ids = fields.Find(kAuxiliaryLayers);
-  // An empty list is no choice either.
-  if (ids == nullptr || (ids->is_array() && ids->empty())) return absl::OkStatus();
-  const std::string expected =
-      absl::StrCat("a list of up to ", kMostFeatureLayers, " numbers of layers, ascending");
-  if (!ids->is_array() || ids->size() > kMostFeatureLayers) {
-    return fields.Unexpected(kAuxiliaryLayers, expected);
-  }
-  for (const nlohmann::json& id : *ids) {
-    if (!id.is_number_integer() || id < 0 || id > kMostTargetLayers) {
-      return fields.Unexpected(kAuxiliaryLayers, expected);
-    }
-    const auto layer = static_cast<uint32_t>(id.get<int32_t>() + first);
-    if (!head->feature_layers.empty() && layer <= head->feature_layers.back()) {
-      return fields.Unexpected(kAuxiliaryLayers, expected);
-    }
-    head->feature_layers.push_back(layer);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadTarget(const JsonFields& fields, HeadConfig* head) {
-  TANDEM_ASSIGN_OR_RETURN(head->target_hidden_size, fields.IntOr("target_hidden_size", 1, kMostHidden, 0));
-  // Nebius' heads say it in other words.
-  const char* const drafted =
-      fields.Find("draft_vocab_size") == nullptr ? "truncated_vocab_size" : "draft_vocab_size";
-  TANDEM_ASSIGN_OR_RETURN(head->draft_vocab_size, fields.IntOr(drafted, 1, kMostNumbers, 0));
-  TANDEM_ASSIGN_OR_RETURN(const std::optional<std::string> fingerprint,
-                          fields.String("tandem_target_fingerprint"));
-  if (!fingerprint.has_value()) return absl::OkStatus();
-  uint64_t number = 0;
-  if (fingerprint->size() != 16 || !absl::SimpleHexAtoi(*fingerprint, &number)) {
-    return fields.Unexpected("tandem_target_fingerprint", "16 hexadecimal digits");
-  }
-  head->target_fingerprint = number;
-  return absl::OkStatus();
-}
 
 // Fields that change what an EAGLE-3 head computes and that nothing here implements, and with which value
 // they change nothing.
@@ -117,7 +73,7 @@ absl::Status CheckNoOtherDrafter(const JsonFields& fields) {
   for (const char* const name :
        {"ptd_token_id", "pard_token", "mask_token_id", "dflash_config", "markov_rank"}) {
     if (fields.Find(name) != nullptr) {
-      return fields.Unsupported(name, "none: drafters of whole blocks (P-EAGLE, DFlash, DSpark) do not run");
+      return fields.Unsupported(name, "none, in an EAGLE head");
     }
   }
   if (fields.Find("kv_lora_rank") != nullptr) {
@@ -129,15 +85,16 @@ absl::Status CheckNoOtherDrafter(const JsonFields& fields) {
 absl::StatusOr<ParsedHead> ParseSpeculators(const nlohmann::json& object, const std::string& type,
                                             absl::string_view path) {
   const JsonFields fields(object, path);
+  if (type == "dflash" || type == "dspark") return ParseSpeculatorsDFlash(object, type == "dspark", path);
   ParsedHead parsed;
   parsed.config.numbered_layer = true;
-  if (type != "eagle3") return fields.Unsupported("speculators_model_type", "eagle3");
+  if (type != "eagle3") return fields.Unsupported("speculators_model_type", "eagle3, dflash, dspark");
   TANDEM_RETURN_IF_ERROR(CheckNoOtherDrafter(fields));
   TANDEM_ASSIGN_OR_RETURN(parsed.config.norm_before_residual, fields.BoolOr("norm_before_residual", false));
   TANDEM_RETURN_IF_ERROR(ReadNorms(fields, nullptr, &parsed.config));
   // These are read as vLLM does: the state that the layer of this number is about to see.
-  TANDEM_RETURN_IF_ERROR(ReadFeatureLayers(fields, 0, &parsed.config));
-  TANDEM_RETURN_IF_ERROR(ReadTarget(fields, &parsed.config));
+  TANDEM_RETURN_IF_ERROR(ReadFeatureLayers(fields, kAuxiliaryLayers, 0, &parsed.config));
+  TANDEM_RETURN_IF_ERROR(ReadHeadTarget(fields, &parsed.config));
   parsed.layer = fields.Find("transformer_layer_config");
   if (parsed.layer == nullptr || !parsed.layer->is_object()) {
     return fields.Unexpected("transformer_layer_config", "an object that describes the layer");
@@ -166,7 +123,7 @@ absl::Status ReadEagleConfig(const nlohmann::json& object, const JsonFields& inn
   if (parallel_steps != 1) return inner.Unsupported("parallel_draft_step", "1");
   // As trainers mean them: the output of the layer of this number, counted from 0. Some files have the other
   // meaning, which only the target's number of layers tells (FinishHeadConfig).
-  TANDEM_RETURN_IF_ERROR(ReadFeatureLayers(inner, 1, head));
+  TANDEM_RETURN_IF_ERROR(ReadFeatureLayers(inner, kAuxiliaryLayers, 1, head));
   head->layers_may_be_states = !head->feature_layers.empty();
   TANDEM_ASSIGN_OR_RETURN(const bool several, inner.BoolOr("use_aux_hidden_state", true));
   if (several) return absl::OkStatus();
@@ -184,7 +141,7 @@ absl::StatusOr<ParsedHead> ParseFlatEagle3(const nlohmann::json& object, absl::s
   ParsedHead parsed{.layer = &object};
   HeadConfig& head = parsed.config;
   TANDEM_RETURN_IF_ERROR(CheckNoOtherDrafter(fields));
-  TANDEM_RETURN_IF_ERROR(ReadTarget(fields, &head));
+  TANDEM_RETURN_IF_ERROR(ReadHeadTarget(fields, &head));
   if (const nlohmann::json* const eagle = fields.Find("eagle_config"); eagle != nullptr) {
     if (!eagle->is_object()) return fields.Unexpected("eagle_config", "an object");
     const JsonFields inner(*eagle, path, "eagle_config.");
@@ -195,7 +152,7 @@ absl::StatusOr<ParsedHead> ParseFlatEagle3(const nlohmann::json& object, absl::s
   }
   head.norm_output_may_be_plain = head.own_state_is_normed;
   TANDEM_ASSIGN_OR_RETURN(head.norm_before_residual, fields.BoolOr("norm_before_residual", false));
-  if (head.num_states() == 0) TANDEM_RETURN_IF_ERROR(ReadFeatureLayers(fields, 0, &head));
+  if (head.num_states() == 0) TANDEM_RETURN_IF_ERROR(ReadFeatureLayers(fields, kAuxiliaryLayers, 0, &head));
   const auto read = static_cast<int32_t>(head.num_states() == 0 ? kUsualFeatureLayers : head.num_states());
   TANDEM_ASSIGN_OR_RETURN(const int32_t counted,
                           fields.IntOr("num_aux_hidden_states", 1, kMostTargetLayers, read));
@@ -224,13 +181,13 @@ absl::StatusOr<ParsedHead> ParseMedusa(const JsonFields& fields) {
                           fields.IntOr(either("medusa_num_layers", "num_hidden_layers"), 0, kMostBlocks, 1));
   TANDEM_ASSIGN_OR_RETURN(head.shares_output, fields.BoolOr("original_lm_head", false));
   TANDEM_ASSIGN_OR_RETURN(parsed.hidden_size, fields.IntOr("hidden_size", 1, kMostHidden, 0));
-  TANDEM_ASSIGN_OR_RETURN(parsed.vocab_size, fields.IntOr("vocab_size", 1, kMostNumbers, 0));
+  TANDEM_ASSIGN_OR_RETURN(parsed.vocab_size, fields.IntOr("vocab_size", 1, kMostTokens, 0));
   TANDEM_ASSIGN_OR_RETURN(const int32_t drafted,
-                          fields.IntOr("truncated_vocab_size", 1, kMostNumbers, parsed.vocab_size));
+                          fields.IntOr("truncated_vocab_size", 1, kMostTokens, parsed.vocab_size));
   if (drafted != parsed.vocab_size) return fields.Unsupported("truncated_vocab_size", "vocab_size");
   TANDEM_ASSIGN_OR_RETURN(const double scale, fields.NumberOr("logit_scale", 0.0, 1e6, 1.0));
   if (scale != 1.0) return fields.Unsupported("logit_scale", "1");
-  TANDEM_RETURN_IF_ERROR(ReadTarget(fields, &head));
+  TANDEM_RETURN_IF_ERROR(ReadHeadTarget(fields, &head));
   if (fields.Find("draft_vocab_size") != nullptr) {
     return fields.Unsupported("draft_vocab_size", "none, for Medusa heads");
   }
@@ -256,6 +213,10 @@ absl::StatusOr<std::optional<ParsedHead>> ParseHeadConfig(const nlohmann::json& 
   if (names == nullptr || !names->is_array() || names->size() != 1 || !(*names)[0].is_string())
     return std::nullopt;
   const auto& name = (*names)[0].get_ref<const std::string&>();
+  if (name == "DFlashDraftModel" || name == "DSparkDraftModel") {
+    return ParseDFlash(object, name == "DSparkDraftModel", path);
+  }
+  if (name == "Qwen3DSparkModel") return ParseDeepSpec(object, path);
   // The authors' EAGLE-3 heads call themselves what their layer is. No model drafts a part of its vocabulary.
   const bool is_authors = name == "LlamaForCausalLM" && (fields.Find("draft_vocab_size") != nullptr ||
                                                          fields.Find("truncated_vocab_size") != nullptr);
@@ -264,7 +225,7 @@ absl::StatusOr<std::optional<ParsedHead>> ParseHeadConfig(const nlohmann::json& 
   }
   if (name != "LlamaForCausalLMEagle" && name != "EagleLlamaForCausalLM") return std::nullopt;
   ParsedHead parsed{.config = EagleByTensors(), .layer = &object};
-  TANDEM_RETURN_IF_ERROR(ReadTarget(fields, &parsed.config));
+  TANDEM_RETURN_IF_ERROR(ReadHeadTarget(fields, &parsed.config));
   return parsed;
 }
 

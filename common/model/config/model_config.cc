@@ -106,12 +106,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::strin
     return config;
   }
   // The layer is a Llama's, whatever the head as a whole calls itself, or in a description of its own a
-  // Qwen3's.
+  // Qwen3's, as a DFlash head's are everywhere.
   const bool nested = head->layer != &object;
   Json layer = *head->layer;
-  const bool is_qwen3 = nested && layer.value("model_type", Json()) == "qwen3";
+  const bool is_qwen3 = head->layer_is_qwen3 || (nested && layer.value("model_type", Json()) == "qwen3");
   layer["architectures"] = Json::array({is_qwen3 ? "Qwen3ForCausalLM" : "LlamaForCausalLM"});
-  if (!nested) layer["model_type"] = "llama";
+  if (!nested || is_qwen3) layer["model_type"] = is_qwen3 ? "qwen3" : "llama";
   const absl::string_view prefix = nested ? "transformer_layer_config." : "";
   Json layer_types;
   if (!is_qwen3) layer_types = std::exchange(layer["layer_types"], Json());
