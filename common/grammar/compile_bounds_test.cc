@@ -105,7 +105,6 @@ std::vector<Named> Hostile() {
       {"nine look-aheads", Regex(LookAheads("abcdefghi"))},
       {"ten look-aheads", Regex(LookAheads("abcdefghij"))},
       {"a long text anywhere", Schema(R"({"type":"string","pattern":"a{1000}"})")},
-      {"thousands of members", Schema(Members(5'000, false))},
       {"many rules for one text",
        Grammar(absl::StrCat(
            "root ::= ",
