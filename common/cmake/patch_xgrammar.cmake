@@ -100,7 +100,7 @@ tandem_replace(${matcher}
 set(compiler cpp/grammar_compiler.cc)
 tandem_count(${compiler}
   "AdaptiveTokenMask GrammarMatcherForTokenMaskCache::GetAdaptiveTokenMask(bool is_root_rule) {\n"
-  "64 + tokenizer_info_.GetVocabSize() / 256 + grammar_->NumRules() + grammar_->complete_fsm.NumStates() / 32")
+  "64 + tokenizer_info_.GetVocabSize() / 256 + grammar_->NumRules() / 4 + grammar_->complete_fsm.NumStates() / 1024")
 tandem_count(${compiler} "      const auto& token = sorted_decoded_vocab[i].second;\n" "1")
 
 # In which order masks are made, until they take too much. Without threads, which would each count for themselves.

@@ -64,13 +64,13 @@ std::string List(int count, const Part& part) {
   return absl::StrJoin(parts, ",");
 }
 
-ConstraintSource Schema(std::string text) {
+ConstraintSource ValuesOf(std::string text) {
   return {.form = Form::kJsonSchema, .text = std::move(text), .any_whitespace = true};
 }
-ConstraintSource Regex(std::string text) {
+ConstraintSource MatchesOf(std::string text) {
   return {.form = Form::kRegex, .text = std::move(text)};
 }
-ConstraintSource Grammar(std::string text) {
+ConstraintSource TextsOf(std::string text) {
   return {.form = Form::kGrammar, .text = std::move(text)};
 }
 
@@ -102,12 +102,11 @@ std::string Doubling(int depth, const char* before, const char* between, const c
 
 std::vector<Named> Hostile() {
   return {
-      {"nine look-aheads", Regex(LookAheads("abcdefghi"))},
-      {"ten look-aheads", Regex(LookAheads("abcdefghij"))},
-      {"a long text anywhere", Schema(R"({"type":"string","pattern":"a{1000}"})")},
-      {"thousands of members", Schema(Members(5'000, false))},
+      {"nine look-aheads", MatchesOf(LookAheads("abcdefghi"))},
+      {"ten look-aheads", MatchesOf(LookAheads("abcdefghij"))},
+      {"a long text anywhere", ValuesOf(R"({"type":"string","pattern":"a{1000}"})")},
       {"many rules for one text",
-       Grammar(absl::StrCat(
+       TextsOf(absl::StrCat(
            "root ::= ",
            absl::StrReplaceAll(List(1500, [](int i) { return absl::StrCat("r", i); }), {{",", "|"}}), "\n",
            absl::StrReplaceAll(List(1500, [](int i) { return absl::StrCat("r", i, " ::= [a-z ]+"); }),
@@ -119,61 +118,61 @@ std::vector<Named> Hostile() {
 std::vector<Named> Large() {
   return {
       {"one of twenty optional integers",
-       Schema(absl::StrCat("{\"oneOf\":[",
-                           List(20,
-                                [](int i) {
-                                  return absl::StrCat(R"({"type":"object","properties":{"a)", i,
-                                                      R"(":{"type":"integer"}}})");
-                                }),
-                           "]}"))},
+       ValuesOf(absl::StrCat("{\"oneOf\":[",
+                             List(20,
+                                  [](int i) {
+                                    return absl::StrCat(R"({"type":"object","properties":{"a)", i,
+                                                        R"(":{"type":"integer"}}})");
+                                  }),
+                             "]}"))},
       {"names by five patterns",
-       Schema(absl::StrCat(
+       ValuesOf(absl::StrCat(
            R"({"type":"object","patternProperties":{)",
            List(5, [](int i) { return absl::StrCat("\"^(a|b)*a(a|b){", 7 + i, "}$\":{\"type\":\"null\"}"); }),
            "}}"))},
       {"any JSON in many branches",
-       Schema(absl::StrCat("{\"anyOf\":[", List(200, [](int) { return R"({"type":"array","items":{}})"; }),
-                           "]}"))},
+       ValuesOf(absl::StrCat("{\"anyOf\":[", List(200, [](int) { return R"({"type":"array","items":{}})"; }),
+                             "]}"))},
       {"a pattern with eight look-aheads",
-       Schema(absl::StrCat(R"({"type":"string","pattern":")", LookAheads("abcdefgh"), "\"}"))},
+       ValuesOf(absl::StrCat(R"({"type":"string","pattern":")", LookAheads("abcdefgh"), "\"}"))},
       {"a definition that doubles by branches",
-       Schema(Doubling(30, R"({"anyOf":[)", R"(,{"type":"array","items":)", "}]}"))},
+       ValuesOf(Doubling(30, R"({"anyOf":[)", R"(,{"type":"array","items":)", "}]}"))},
   };
 }
 
 std::vector<Named> Useful() {
   std::vector<Named> useful = {
-      {"a hundred members", Schema(Members(100, true))},
-      {"a hundred optional members", Schema(Members(100, false))},
-      {"twelve optional members", Schema(Members(12, false))},
+      {"a hundred members", ValuesOf(Members(100, true))},
+      {"a hundred optional members", ValuesOf(Members(100, false))},
+      {"twelve optional members", ValuesOf(Members(12, false))},
       {"two thousand values",
-       Schema(absl::StrCat(
+       ValuesOf(absl::StrCat(
            "{\"enum\":[",
            List(2'000, [](int i) { return absl::StrCat("\"", absl::Hex(i * 7919), "-", i, "\""); }), "]}"))},
       {"a password",
-       Schema(R"({"type":"string","pattern":"^(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])[A-Za-z0-9]{8,32}$"})")},
-      {"three look-aheads", Regex(LookAheads("abc"))},
+       ValuesOf(R"({"type":"string","pattern":"^(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])[A-Za-z0-9]{8,32}$"})")},
+      {"three look-aheads", MatchesOf(LookAheads("abc"))},
       {"strings of all lengths",
-       Schema(absl::StrCat(R"({"type":"object","properties":{)",
-                           List(10,
-                                [](int i) {
-                                  return absl::StrCat("\"p", i, R"(":{"type":"string","maxLength":)",
-                                                      50 + 37 * i, "}");
-                                }),
-                           "}}"))},
+       ValuesOf(absl::StrCat(R"({"type":"object","properties":{)",
+                             List(10,
+                                  [](int i) {
+                                    return absl::StrCat("\"p", i, R"(":{"type":"string","maxLength":)",
+                                                        50 + 37 * i, "}");
+                                  }),
+                             "}}"))},
       {"twenty definitions that refer to the next one twice",
-       Schema(Doubling(20, R"({"type":"object","properties":{"l":)", ",\"r\":", "}}"))},
+       ValuesOf(Doubling(20, R"({"type":"object","properties":{"l":)", ",\"r\":", "}}"))},
   };
   useful.emplace_back(
       "thirty dates and times",
-      Schema(absl::StrCat(
+      ValuesOf(absl::StrCat(
           R"({"type":"object","properties":{)",
           List(30,
                [](int i) { return absl::StrCat("\"d", i, R"(":{"type":"string","format":"date-time"})"); }),
           "}}")));
   for (const char* format : {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6",
                              "uuid", "uri", "uri-reference", "uri-template", "json-pointer"}) {
-    useful.emplace_back(format, Schema(absl::StrCat(R"({"type":"string","format":")", format, "\"}")));
+    useful.emplace_back(format, ValuesOf(absl::StrCat(R"({"type":"string","format":")", format, "\"}")));
   }
   return useful;
 }
@@ -251,8 +250,8 @@ TEST_F(CompileBoundsTest, TheCacheAndWhatIsReadAreAllThatTakesMemory) {
   std::vector<Named> all = Useful();
   for (int depth = 25; depth < 45; ++depth) {
     all.emplace_back("doubling",
-                     Schema(Doubling(depth, R"({"type":"object","required":["l","r"],"properties":{"l":)",
-                                     ",\"r\":", "}}")));
+                     ValuesOf(Doubling(depth, R"({"type":"object","required":["l","r"],"properties":{"l":)",
+                                       ",\"r\":", "}}")));
   }
   for (std::vector<Named> more : {Large(), Hostile()}) {
     for (Named& named : more) all.push_back(std::move(named));
