@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE / "peers"))
 import completions  # noqa: E402  The folder has to be named first.
 from compare_servers import read_prompts  # noqa: E402
 
-SERIES = re.compile(r'^tandem_speculation_speedup(|_low|_high)\{drafter="([^"]*)",requests="(\d+)"\} (\S+)$', re.MULTILINE)
+SERIES = re.compile(r'^tandem_speculation_speedup(|_low|_high)\{.*?drafter="([^"]*)".*?requests="(\d+)".*?\} (\S+)$', re.MULTILINE)
 
 
 def measured(text):

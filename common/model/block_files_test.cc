@@ -47,7 +47,11 @@ Json Inner(const char* name, const Json& value) {
 }
 
 TEST(BlockFilesTest, NameWhatIsWrongInTheAuthorsForm) {
+  Json deep = Inner("target_layer_ids", nullptr);
+  deep.merge_patch({{"num_hidden_layers", 12}, {"num_target_layers", 40}, {"layer_types", nullptr}});
   const std::vector<WrongField> cases = {
+      {deep, kBadField,
+       "field dflash_config.target_layer_ids: absent beside 12 layers, expected a list of up to 8"},
       {{{"block_size", nullptr}}, kBadField, "field dflash_config.block_size: found nothing"},
       {{{"block_size", 1}}, kBadField, "field block_size: found 1, expected"},
       {{{"block_size", 34}}, kBadField, "field block_size: found 34, expected"},
@@ -128,7 +132,11 @@ TEST(BlockFilesTest, NameWhatIsWrongInSpeculatorsForm) {
 
 TEST(BlockFilesTest, NameWhatIsWrongInDSparkHeads) {
   const Json proposal = {{"proposal_methods", Json::array({{{"speculative_tokens", 2}}})}};
+  const Json many = {{"proposal_methods", Json::array({{{"speculative_tokens", 33}}})}};
   const std::vector<WrongField> speculators = {
+      {{{"block_size", 33}, {"sample_from_anchor", nullptr}, {"speculators_config", many}},
+       kBadField,
+       "field block_size: found 33, expected at most 32 where every slot guesses"},
       {{{"markov_head_type", "gated"}},
        kNotBuilt,
        "field markov_head_type: found \"gated\", supported: vanilla"},

@@ -53,7 +53,7 @@ std::optional<ControlGroup::Estimate> ControlGroup::EndStep(uint32_t load, bool 
   const double loss = std::max(1.0 - 1.0 / std::max(gain, 0.1), kLeastLoss) * step.sum.cost;
   const double block = loss * (options_.block_steps + options_.settling_steps);
   group.credit = std::min(group.credit, 2.0 * block);
-  if (group.credit >= block) {
+  if (group.credit >= block && steps_ > options_.settling_steps) {
     block_of_ = key;
     Switch(true);
   }
@@ -83,7 +83,7 @@ void ControlGroup::ObserveDrafted(Group& group, const Step& step) {
 std::optional<ControlGroup::Estimate> ControlGroup::ObservePlain(const Key& key, Group& group,
                                                                  const Step& step) {
   ++plain_steps_;
-  Charge(group, step.sum);
+  Charge(GroupOf(block_of_), step.sum);
   if (key != block_of_) {
     Switch(false);
     return std::nullopt;

@@ -129,22 +129,27 @@ TEST(ControlGroupTest, StepsWithSeveralDraftersAreAGroupOfTheirOwn) {
   EXPECT_NEAR(last->speedup, 2.0, 1e-9);
 }
 
-// A block in which the load changes is no block of either load.
-TEST(ControlGroupTest, ABlockEndsWhenItsStepsAreNotAlike) {
-  ControlGroup group;
-  int blocks = 0;
-  for (int i = 0; i < 20'000; ++i) {
-    const bool plain = group.plain();
-    group.Add("a", 1.0, plain ? 1.0 : 0.5);
-    // Someone joins in every block.
-    const bool was_plain = plain;
-    if (group.EndStep(plain ? 2 : 1)) FAIL() << "no block was of one load";
-    if (was_plain) {
-      EXPECT_FALSE(group.plain());
-      ++blocks;
+// A block in which the load changes, or the drafter, is no block of either, and its cost counts all the same:
+// plain steps commit a token for each request, drafted ones two.
+TEST(ControlGroupTest, ABlockEndsWhenItsStepsAreNotAlikeAndIsPaid) {
+  for (const bool by_load : {true, false}) {
+    SCOPED_TRACE(by_load);
+    ControlGroup group;
+    double lost = 0.0;
+    double all = 0.0;
+    for (int i = 0; i < 20'000; ++i) {
+      const bool plain = group.plain();
+      // Someone joins in every block, or every step has another drafter.
+      const uint32_t load = by_load && plain ? 2 : 1;
+      for (uint32_t one = 0; one < load; ++one)
+        group.Add(by_load || i % 2 == 0 ? "a" : "b", plain ? 1.0 : 2.0, 1.0);
+      all += load;
+      lost += plain ? 0.5 * load : 0.0;
+      EXPECT_FALSE(group.EndStep(load)) << "no block was of one kind";
     }
+    EXPECT_GT(lost, 0.0);
+    EXPECT_LT(lost, 0.012 * all);
   }
-  EXPECT_GT(blocks, 3);
 }
 
 TEST(ControlGroupTest, StepsThatDoNotCountEndABlock) {

@@ -51,6 +51,7 @@ EMPTY_WHEN_HEALTHY = {
     "tandem_speculation_speedup",
     "tandem_speculation_speedup_low",
     "tandem_speculation_speedup_high",
+    "tandem_speculation_control_blocks_total",
     # Of a choice by prediction that was wrong: by chance, there may be none yet.
     "tandem_router_choice_surprises_total",
     # Drafters that hang or are out of time to score, and verifiers that load while requests come.

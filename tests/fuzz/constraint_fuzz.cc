@@ -130,6 +130,7 @@ class Trial {
         session.Mask(node, absl::MakeSpan(logits));
         const TokenId token = Best(logits);
         if (logits[static_cast<size_t>(token)] < 0.0f) {
+          if (session.gave_up()) return output;  // What has too many readings ends with an error.
           return Fault(absl::StrCat("no way to go on after \"", absl::CHexEscape(TextOf(output)), "\""));
         }
         chosen.push_back(token);
@@ -138,7 +139,10 @@ class Trial {
       }
       session.EndWalk();
       for (const TokenId token : chosen) {
-        if (!session.Commit(token)) return Fault("what the mask allows is not taken");
+        if (!session.Commit(token)) {
+          if (session.gave_up()) return output;
+          return Fault("what the mask allows is not taken");
+        }
         output.push_back(token);
         if (output.size() == kMostTokens) break;
       }

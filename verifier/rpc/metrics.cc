@@ -98,6 +98,11 @@ VerifierMetrics::VerifierMetrics(MetricsRegistry* registry, std::string target, 
           registry->AddGauge({"tandem_speculation_speedup_high",
                               "Upper end of the 95 % confidence interval of tandem_speculation_speedup.",
                               {"drafter", "requests"}})),
+      control_blocks_(
+          registry->AddCounter({"tandem_speculation_control_blocks_total",
+                                "Blocks of steps of the control group after which there was a new "
+                                "tandem_speculation_speedup.",
+                                {"drafter", "requests"}})),
       plain_steps_(
           registry
               ->AddCounter({"tandem_speculation_control_steps_total",
@@ -310,6 +315,7 @@ void VerifierMetrics::RecordStep(const StepReport& report) {
 void VerifierMetrics::RecordSpeedup(const ControlGroup::Estimate& gain) {
   const absl::string_view drafter = gain.drafter.empty() ? absl::string_view("none") : gain.drafter;
   const std::string requests = absl::StrCat(gain.load);
+  control_blocks_.With({drafter, requests}).Increment();
   speedup_.With({drafter, requests}).Set(gain.speedup);
   speedup_low_.With({drafter, requests}).Set(gain.low);
   speedup_high_.With({drafter, requests}).Set(gain.high);

@@ -117,6 +117,7 @@ class VerifierMetrics {
   GaugeFamily& speedup_;
   GaugeFamily& speedup_low_;
   GaugeFamily& speedup_high_;
+  CounterFamily& control_blocks_;
   Counter plain_steps_;
   Histogram batch_tokens_;
   Histogram draft_wait_seconds_;

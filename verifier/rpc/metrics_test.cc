@@ -85,6 +85,7 @@ TEST(VerifierMetricsTest, TellsWhatSpeculationGains) {
            "tandem_speculation_speedup_high{drafter=\"eagle3\",requests=\"4\"} 1.75\n",
            "tandem_speculation_speedup{drafter=\"none\",requests=\"1\"} 1\n",
            "tandem_speculation_control_steps_total 1\n",
+           "tandem_speculation_control_blocks_total{drafter=\"eagle3\",requests=\"4\"} 1\n",
        }) {
     EXPECT_THAT(text, HasSubstr(line));
   }

@@ -63,7 +63,8 @@ RoundCosts Scheduler::CostsOf(const Session& session) const {
   const DrafterRecord* const record = drafter->record();
   if (costs.limits.lookahead > 0) costs.hidden_draft_seconds_per_level = record->times.level_seconds();
   costs.drafter_acceptance = &record->acceptance;
-  costs.drafting_pays = record->payoff.drafting() && !IsPlainStep();
+  costs.is_control = IsPlainStep();
+  costs.drafting_pays = record->payoff.drafting() && !costs.is_control;
   costs.ahead_pays = record->ahead_payoff.drafting();
   return costs;
 }

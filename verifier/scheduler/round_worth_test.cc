@@ -310,6 +310,37 @@ TEST_F(RoundWorthTest, TheControlGroupMeasuresWhatDraftsGain) {
   EXPECT_LT(last.high - last.low, 1.0);
 }
 
+// Steps that are mostly prompts are no part of a block, and make it longer. The drafter is needed again
+// afterwards all the same.
+TEST_F(RoundWorthTest, BlocksOfTheControlGroupCloseNoDrafter) {
+  Make({.limits = {.max_depth = 3, .nodes_per_level = 1, .lookahead = 0}, .control_share = 0.3});
+  Connect();
+  const Ask ask{.rules = {.max_tokens = 400}, .drafted = true};
+  const TokenIds output = Reference(ask).tokens;
+  SessionId next = 1;
+  uint32_t num_prompts = 0;
+  uint32_t seen = 0;
+  for (int i = 0; i < 6; ++i) {
+    const SessionId id = next++;
+    ASSERT_TRUE(Submit(id, ask).ok());
+    RunToTheEnd([&] {
+      AnswerOpens();
+      DraftOutput(id, ask.prompt, output, 3, 0);
+      if (num_plain_ == seen || num_plain_ % 16 != 5) return;
+      seen = num_plain_;
+      Ask prompt{.rules = {.max_tokens = 1}, .speculate = false};
+      for (uint32_t token = 0; token < 30; ++token)
+        prompt.prompt.push_back((token * 7 + num_prompts) % kVocabSize);
+      ++num_prompts;
+      ASSERT_TRUE(Submit(next++, prompt).ok());
+    });
+    ExpectReference(id, ask);
+  }
+  EXPECT_GT(num_prompts, 2u);
+  EXPECT_EQ(NumSent<OpenSession>(), 6u);
+  EXPECT_EQ(NumSent<CloseSession>(), 6u);
+}
+
 // Whoever asks for a policy that does not heed what drafts are worth gets its windows.
 TEST_F(RoundWorthTest, OtherPoliciesHaveNoControlGroup) {
   Make({.limits = {.max_depth = 3, .nodes_per_level = 1}, .window_policy = "fixed", .control_share = 0.3});

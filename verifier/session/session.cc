@@ -513,7 +513,9 @@ Session::RoundResult Session::ConcludeRound(absl::Time now, absl::Span<const Ste
                       .committed_len = static_cast<uint32_t>(kv_.tokens().size()),
                       .prefix_hash = prefix_hash_,
                       .budget = limits_.BudgetFor(DepthWanted(costs), costs.batch, costs.ahead_pays)};
-  rounds_without_budget_ = commit.budget.depth == 0 ? rounds_without_budget_ + 1 : 0;
+  if (!costs.is_control) {
+    rounds_without_budget_ = commit.budget.depth == 0 ? rounds_without_budget_ + 1 : 0;
+  }
   if (rounds_without_budget_ > kRoundsToSuspension) {
     result.suspend_draft = true;
     return result;

@@ -153,6 +153,10 @@ absl::Status CheckProposal(const JsonFields& fields, HeadConfig* head) {
         "sample_from_anchor",
         "true or false, in a DSpark head that does not propose block_size tokens or one less");
   }
+  if (*proposed > kMostPositions) {
+    return fields.Unexpected("block_size",
+                             absl::StrCat("at most ", kMostPositions, " where every slot guesses"));
+  }
   head->block.guesses_from_anchor = *proposed == slots;
   head->num_positions = *proposed;
   return absl::OkStatus();

@@ -66,6 +66,11 @@ absl::Status ChooseBlockLayers(absl::string_view path, int32_t num_layers, HeadC
     // The half is between two numbers that begin with 1, so the even one is above an odd quotient.
     states.push_back(static_cast<uint32_t>(quotient + (rounds_up ? 1 : 0) + 2));
   }
+  if (states.size() > kMostFeatureLayers) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": field ", head->layers_field, ": absent beside ",
+                                                   num_layers, " layers, expected a list of up to ",
+                                                   kMostFeatureLayers, " numbers of layers"));
+  }
   if (span < num_layers || std::adjacent_find(states.begin(), states.end()) != states.end()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": field ", head->layers_field,
                                                    ": absent, expected it for a target of ",

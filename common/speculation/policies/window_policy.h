@@ -59,6 +59,9 @@ struct RoundCosts {
   const LevelAcceptance* drafter_acceptance = nullptr;
   // Whether rounds with this drafter have recently produced more tokens per second than rounds without.
   bool drafting_pays = true;
+  // The next round drafts nothing only to be compared with others (ControlGroup): the drafter is needed again
+  // soon.
+  bool is_control = false;
   // The same for drafting many nodes ahead, compared with a few levels.
   bool ahead_pays = true;
   // Verified nodes per level, if fewer than the limits allow are worth their rows; 0 if unknown.
