@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/config/head_fields.h"
 #include "common/model/config/model_config.h"
 
 namespace tandem {
