@@ -48,7 +48,10 @@ Json Inner(const char* name, const Json& value) {
 
 TEST(BlockFilesTest, NameWhatIsWrongInTheAuthorsForm) {
   Json deep = Inner("target_layer_ids", nullptr);
-  deep.merge_patch({{"num_hidden_layers", 12}, {"num_target_layers", 40}, {"layer_types", nullptr}});
+  deep.update({{"num_hidden_layers", 12},
+               {"num_target_layers", 40},
+               {"layer_types", nullptr},
+               {"use_sliding_window", false}});
   const std::vector<WrongField> cases = {
       {deep, kBadField,
        "field dflash_config.target_layer_ids: absent beside 12 layers, expected a list of up to 8"},
