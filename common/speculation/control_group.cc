@@ -28,7 +28,7 @@ void ControlGroup::Add(absl::string_view drafter, double tokens, double cost) {
 }
 
 std::optional<ControlGroup::Estimate> ControlGroup::EndStep(uint32_t load, bool counts) {
-  const Step step = std::exchange(step_, {});
+  Step step = std::exchange(step_, {});
   if (options_.share <= 0.0) return std::nullopt;
   if (!counts) {
     // A block that is interrupted says nothing; what it has lost stays paid.
@@ -39,12 +39,12 @@ std::optional<ControlGroup::Estimate> ControlGroup::EndStep(uint32_t load, bool 
   ++num_steps_;
   ++steps_;
   cost_ += step.sum.cost;
-  const Key key(*step.drafter, std::bit_floor(load));
+  const Key key(*std::move(step.drafter), std::bit_floor(load));
   Group& group = GroupOf(key);
   group.seen = num_steps_;
-  if (plain_) return ObservePlain(key, group, step);
-  ObserveDrafted(group, step);
-  const std::optional<Estimate> known = EstimateOf(key, group);
+  if (plain_) return ObservePlain(key, group, step.sum);
+  ObserveDrafted(group, step.sum);
+  const std::optional<Estimate>& known = group.estimate;
   const bool is_certain =
       known.has_value() && known->high - known->low < 2.0 * options_.certain * known->speedup;
   group.credit += options_.share * (is_certain ? 0.25 : 1.0) * step.sum.cost;
@@ -70,35 +70,36 @@ ControlGroup::Group& ControlGroup::GroupOf(const Key& key) {
   return groups_[key];
 }
 
-void ControlGroup::ObserveDrafted(Group& group, const Step& step) {
+void ControlGroup::ObserveDrafted(Group& group, const Rate& step) {
   if (steps_ <= options_.settling_steps) {
     // Drafters that catch up after a block are on its account.
-    if (plain_steps_ > 0) Charge(group, step.sum);
+    if (plain_steps_ > 0) Charge(group, step);
     return;
   }
-  group.drafted += step.sum;
+  group.drafted += step;
   ++group.drafted_steps;
 }
 
 std::optional<ControlGroup::Estimate> ControlGroup::ObservePlain(const Key& key, Group& group,
-                                                                 const Step& step) {
+                                                                 const Rate& step) {
   ++plain_steps_;
-  Charge(GroupOf(block_of_), step.sum);
+  Charge(GroupOf(block_of_), step);
   if (key != block_of_) {
     Switch(false);
     return std::nullopt;
   }
   if (steps_ <= options_.settling_steps) return std::nullopt;
-  block_ += step.sum;
+  block_ += step;
   if (steps_ < options_.settling_steps + options_.block_steps) return std::nullopt;
   if (block_.tokens > 0.0) {
     group.blocks.push_back({.drafted = group.drafted, .plain = block_});
     if (group.blocks.size() > kMaxBlocks) group.blocks.pop_front();
+    group.estimate = EstimateOf(key, group.blocks);
   }
   group.drafted = {};
   group.drafted_steps = 0;
   Switch(false);
-  return EstimateOf(key, group);
+  return group.estimate;
 }
 
 void ControlGroup::Charge(Group& group, const Rate& step) {
@@ -116,12 +117,13 @@ void ControlGroup::Switch(bool plain) {
   block_ = {};
 }
 
-std::optional<ControlGroup::Estimate> ControlGroup::EstimateOf(const Key& key, const Group& group) {
-  const size_t count = group.blocks.size();
+std::optional<ControlGroup::Estimate> ControlGroup::EstimateOf(const Key& key,
+                                                               const std::deque<Block>& blocks) {
+  const size_t count = blocks.size();
   if (count < kLeastBlocks) return std::nullopt;
   Rate drafted;
   Rate plain;
-  for (const Block& block : group.blocks) {
+  for (const Block& block : blocks) {
     drafted += block.drafted;
     plain += block.plain;
   }
@@ -129,7 +131,7 @@ std::optional<ControlGroup::Estimate> ControlGroup::EstimateOf(const Key& key, c
   // Of the ratio's logarithm.
   double variance = 0.0;
   const auto n = static_cast<double>(count);
-  for (const Block& block : group.blocks) {
+  for (const Block& block : blocks) {
     const double residual =
         n * ((block.drafted.tokens - drafted.value() * block.drafted.cost) / drafted.tokens -
              (block.plain.tokens - plain.value() * block.plain.cost) / plain.tokens);

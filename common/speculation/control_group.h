@@ -13,8 +13,8 @@ namespace tandem {
 
 // Measures on live traffic how many tokens per second speculation gains (DESIGN law 6). Now and then the
 // whole batch decodes plainly for a block of steps: drafters rest, and the verifier guesses nothing by
-// itself. What the block commits per second is compared with the drafted steps just before it. So whatever
-// speculation costs is seen: rows, waits, messages, and a drafter that takes the verifier's cores.
+// itself. What the block commits per second is compared with the drafted steps since the last block. So
+// whatever speculation costs is seen: rows, waits, messages, and a drafter that takes the verifier's cores.
 //
 //   settle, drafted ... drafted | settle, block of plain steps | settle, drafted ...
 //           `------- compared with ------------'
@@ -94,7 +94,8 @@ class ControlGroup {
     Rate drafted;  // Since the last block.
     uint64_t drafted_steps = 0;
     std::deque<Block> blocks;
-    double credit = 0.0;  // Cost that its steps have saved up for blocks.
+    std::optional<Estimate> estimate;  // From these; none while they are too few.
+    double credit = 0.0;               // Cost that its steps have saved up for blocks.
     uint64_t seen = 0;
   };
   struct Step {
@@ -103,12 +104,12 @@ class ControlGroup {
   };
 
   Group& GroupOf(const Key& key);
-  void ObserveDrafted(Group& group, const Step& step);
-  std::optional<Estimate> ObservePlain(const Key& key, Group& group, const Step& step);
+  void ObserveDrafted(Group& group, const Rate& step);
+  std::optional<Estimate> ObservePlain(const Key& key, Group& group, const Rate& step);
   // Takes what the step lost, compared with drafted ones, from what the group has saved up.
   void Charge(Group& group, const Rate& step);
   void Switch(bool plain);
-  static std::optional<Estimate> EstimateOf(const Key& key, const Group& group);
+  static std::optional<Estimate> EstimateOf(const Key& key, const std::deque<Block>& blocks);
 
   const Options options_;
   std::map<Key, Group> groups_;

@@ -14,22 +14,6 @@
 namespace tandem {
 namespace {
 
-// Few tokens, so that heads which know nothing are right now and then.
-ModelConfig TargetOfFewTokens() {
-  ModelConfig config;
-  config.architecture = "Qwen3ForCausalLM";
-  config.hidden_size = 24;
-  config.num_layers = 3;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 8;
-  config.intermediate_size = 40;
-  config.vocab_size = 12;
-  config.max_context = 200;
-  config.qk_norm = true;
-  return config;
-}
-
 ModelConfig BlockHead(bool from_anchor, int32_t draft_vocab_size, bool has_window, int32_t markov_rank) {
   ModelConfig config = TargetOfFewTokens();
   config.num_layers = 2;

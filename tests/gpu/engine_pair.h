@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/config/model_config.h"
 #include "common/model/target_fingerprint.h"
 #include "drafter/drafting/draft_core.h"
 #include "gtest/gtest.h"
@@ -20,6 +21,22 @@ namespace tandem {
 
 inline constexpr LinkId kPairLink = 4;
 inline constexpr uint64_t kAnyVocabulary = 0xfeed;
+
+// A target of few tokens, so that heads which know nothing are right now and then.
+inline ModelConfig TargetOfFewTokens() {
+  ModelConfig config;
+  config.architecture = "Qwen3ForCausalLM";
+  config.hidden_size = 24;
+  config.num_layers = 3;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 8;
+  config.intermediate_size = 40;
+  config.vocab_size = 12;
+  config.max_context = 200;
+  config.qk_norm = true;
+  return config;
+}
 
 struct PairRequest {
   TokenIds prompt;

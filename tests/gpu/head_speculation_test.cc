@@ -43,24 +43,8 @@ EnginePair GpuPair(const Model& target, const Model& head, WeightType weight_typ
   return {target, OpenOnGpu(target, weight_type, 1), OpenOnGpu(head, weight_type, 2)};
 }
 
-// Few tokens, so that heads which know nothing are right now and then.
-ModelConfig RandomTarget() {
-  ModelConfig config;
-  config.architecture = "Qwen3ForCausalLM";
-  config.hidden_size = 24;
-  config.num_layers = 3;
-  config.num_heads = 4;
-  config.num_kv_heads = 2;
-  config.head_dim = 8;
-  config.intermediate_size = 40;
-  config.vocab_size = 12;
-  config.max_context = 200;
-  config.qk_norm = true;
-  return config;
-}
-
 ModelConfig RandomHead(HeadConfig::Kind kind) {
-  ModelConfig config = RandomTarget();
+  ModelConfig config = TargetOfFewTokens();
   config.num_layers = 1;
   config.head = HeadConfig{.kind = kind, .target_hidden_size = 24, .draft_vocab_size = 12};
   if (kind == HeadConfig::Kind::kEagle3) {
@@ -104,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuHeadSpeculation,
                          });
 
 TEST_P(GpuHeadSpeculation, OutputsAreThoseWithoutIt) {
-  const auto target = MakeRandomModel({.config = RandomTarget(), .dtype = TensorView::DType::kBF16});
+  const auto target = MakeRandomModel({.config = TargetOfFewTokens(), .dtype = TensorView::DType::kBF16});
   ASSERT_NE(target, nullptr);
   std::vector<HeadConfig::Kind> kinds = {HeadConfig::Kind::kEagle, HeadConfig::Kind::kEagle3};
   if (GetParam() == WeightType::kAsInFile) {
